@@ -1,0 +1,265 @@
+"""The native core: stream reads, reply walking, dispatch, settlement, leases and publishing.
+
+Everything here is private to `ruststream` except `Context` and `EntryId`, which `ruststream` exports.
+Durations are seconds (`float`) unless a name ends in `_ms`. Nothing here is safe to call from another
+thread than the one whose loop watches `Engine.fileno()`.
+"""
+
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from typing import Any, Final, final
+
+__version__: Final[str]
+BUILD_PROFILE: Final[str]
+"""`release` or `debug`; a debug build warns at import."""
+
+PARTITIONS: Final[int]
+"""How many partitions the keys of one subscription fall into: 1,024."""
+
+# What `Engine.drain` returns: the first element of each event.
+READY: Final[int]
+"""`(READY, consumer_id)`: entries wait and a lane of this consumer is idle."""
+DONE: Final[int]
+"""`(DONE, ticket, result)`: a publish was answered; `result` is an `EntryId`, an exception, or a list of these."""
+LOST: Final[int]
+"""`(LOST, consumer_id, [EntryId, ...])`: these entries are owned by someone else now."""
+ACKED: Final[int]
+"""`(ACKED, consumer_id, [EntryId, ...])`: the server answered the outcomes of watched deliveries."""
+STATE: Final[int]
+"""`(STATE, consumer_id, state, error)`: `reading`, `retrying`, `stopped` or `failed`, and the exception or None."""
+LOG: Final[int]
+"""`(LOG, level, message, {field: value})`: for `logging`."""
+
+# How `Consumer.drive` came to a stop: the first element of its tuple.
+SUSPENDED: Final[int]
+"""`(SUSPENDED, context, contextvars_context, coroutine, yielded)`: the handler waits for `yielded`."""
+RETURNED: Final[int]
+"""`(RETURNED, context, value)`: the handler returned something that is not None."""
+RAISED: Final[int]
+"""`(RAISED, context, exception)`: the handler, or what prepared its call, raised."""
+
+# Outcomes as the core knows them.
+ACK: Final[int]
+DROP: Final[int]
+RETRY: Final[int]
+LEAVE: Final[int]
+
+def partition(key: bytes) -> int:
+    """Return the partition of a key: `xxh3_64(key) % 1024`."""
+
+@final
+class EntryId:
+    """The id of a stream entry: milliseconds and a sequence within them. `str()` gives Redis's own form."""
+
+    def __new__(cls, ms: int, seq: int = 0) -> EntryId: ...
+    @staticmethod
+    def parse(text: str | bytes) -> EntryId:
+        """Read `ms-seq` or a bare `ms`. Raises `ValueError` for anything else."""
+    @property
+    def ms(self) -> int:
+        """Milliseconds since the epoch, by the server's clock."""
+    @property
+    def seq(self) -> int:
+        """The sequence within the millisecond."""
+    def previous(self) -> EntryId:
+        """The greatest id below this one; `0-0` stays."""
+    def next(self) -> EntryId:
+        """The smallest id above this one."""
+    def __lt__(self, other: EntryId) -> bool: ...
+    def __le__(self, other: EntryId) -> bool: ...
+    def __gt__(self, other: EntryId) -> bool: ...
+    def __ge__(self, other: EntryId) -> bool: ...
+    def __eq__(self, other: object) -> bool: ...
+    def __ne__(self, other: object) -> bool: ...
+    def __hash__(self) -> int: ...
+
+@final
+class Context:
+    """One delivery as its handler sees it: where it came from, how often, and how to settle it by hand."""
+
+    @property
+    def entry_id(self) -> EntryId:
+        """The entry's id. A retry in a claiming or recovering subscription keeps it."""
+    @property
+    def stream(self) -> str:
+        """The stream the entry was read from."""
+    @property
+    def group(self) -> str:
+        """The consumer group."""
+    @property
+    def consumer(self) -> str:
+        """The consumer name this process reads under."""
+    @property
+    def subscription(self) -> str:
+        """The subscription's name."""
+    @property
+    def payload(self) -> bytes:
+        """The entry's body, undecoded; empty for an entry without one."""
+    @property
+    def partition_key(self) -> bytes | None:
+        """The `redis-partition-key` header, or what `by_key` computed; None without one."""
+    @property
+    def delivery_count(self) -> int:
+        """How often the entry was delivered, this delivery included: 1 for a fresh one, in every mode."""
+    @property
+    def idle(self) -> float:
+        """Seconds the entry lay pending before this delivery; 0 for a fresh one and for one that was handed back."""
+    @property
+    def timestamp(self) -> float:
+        """When the entry was added: seconds since the epoch, from its id."""
+    @property
+    def lag(self) -> float:
+        """Seconds since the entry was added, by the server's clock."""
+    @property
+    def headers(self) -> Any:
+        """The headers: a case-insensitive mapping of `str` values, `.raw` for bytes."""
+    @property
+    def fields(self) -> list[tuple[bytes, bytes]]:
+        """All fields of the entry, in order, repeated ones kept."""
+    @property
+    def lease_lost(self) -> Any:
+        """An `asyncio.Event`, set once someone else owns the entry."""
+    @property
+    def lost(self) -> bool:
+        """Whether someone else owns the entry by now."""
+    @property
+    def state(self) -> Any:
+        """What the app's startup made."""
+    @property
+    def settled(self) -> bool:
+        """Whether an outcome was given."""
+    def settle(self, outcome: Any) -> None:
+        """Settle now. A second settle raises `AlreadySettledError`."""
+    def after_ack(self, callback: Callable[[], object]) -> None:
+        """Call `callback` once the server has answered this entry's ack."""
+    def publish(self, message: object, stream: str | None = None, **options: Any) -> Coroutine[Any, Any, EntryId]:
+        """Publish through the broker this entry came from. Same options as `RedisBroker.publish`."""
+
+@final
+class Engine:
+    """One loop's side of the core: the doorbell, and what happened since it last rang."""
+
+    def __new__(cls, *, threads: int = 1) -> Engine: ...
+    def fileno(self) -> int:
+        """The descriptor to watch for reading."""
+    def drain(self) -> list[tuple[Any, ...]]:
+        """Silence the bell and return the events since the last call."""
+
+@final
+class RedisClient:
+    """Connections to one Redis or Valkey server. Construction does no I/O."""
+
+    def __new__(
+        cls,
+        engine: Engine,
+        url: str,
+        *,
+        username: str | None = None,
+        password: str | None = None,
+        reconnect_initial: float = 0.05,
+        reconnect_maximum: float = 1.0,
+    ) -> RedisClient: ...
+    def connect(self) -> Awaitable[dict[str, Any]]:
+        """Connect, check the password, and ask what the server can do.
+
+        Returns `{"server": str, "version": str, "claim": bool, "xnack": bool, "xackdel": bool}`.
+        Raises `ConnectError`.
+        """
+    def publish(
+        self,
+        stream: str,
+        payload: bytes,
+        headers: Sequence[tuple[bytes, bytes]],
+        maxlen: int | None = None,
+        minid: str | None = None,
+        approximate: bool = True,
+    ) -> int:
+        """Queue one entry; `headers` are (lower-case name, value). Returns the ticket of its `DONE` event."""
+    def publish_many(
+        self,
+        stream: str,
+        payloads: Sequence[bytes],
+        headers: Sequence[tuple[bytes, bytes]],
+        keys: Sequence[bytes | None] | None = None,
+        maxlen: int | None = None,
+        minid: str | None = None,
+        approximate: bool = True,
+    ) -> int:
+        """Queue many entries under one ticket; its `DONE` event carries a list, an exception in place of each failure."""
+    def command(self, *args: bytes | str | int) -> Awaitable[Any]:
+        """Run one command on the control connection (not for the hot path)."""
+    def close(self) -> Awaitable[None]:
+        """Answer what is queued, then close every connection."""
+
+@final
+class Consumer:
+    """One subscription: a consumer of its group, its partitions, and the outcomes of its entries."""
+
+    def __new__(
+        cls,
+        engine: Engine,
+        client: RedisClient,
+        *,
+        name: str,
+        stream: str,
+        group: str,
+        consumer: str,
+        mode: str,
+        min_idle: float | None,
+        count: int,
+        block: float,
+        start_id: str,
+        start_at: str | None,
+        create_group: bool,
+        recreate_group: bool,
+        max_in_flight: int,
+        by_key: bool,
+        renew_stalled: float | None,
+        delay_key: str,
+        fixed_consumer: bool,
+    ) -> Consumer: ...
+    @property
+    def id(self) -> int:
+        """The `consumer_id` of this consumer's events."""
+    def bind(
+        self,
+        owner: Any,
+        invoke: Callable[[Context], Coroutine[Any, Any, Any]],
+        key_of: Callable[[Context], bytes | None] | None = None,
+    ) -> None:
+        """Give the subscription its Python side.
+
+        `invoke` prepares one call and returns its coroutine. `owner` serves what `Context` leaves to Python:
+        `make_headers(ctx)`, `make_lease_lost(ctx)`, `settle(ctx, outcome)`, `after_ack(ctx, callback)`,
+        `publish(ctx, message, stream, **options)` and the attribute `app_state`.
+        """
+    def open(self) -> Awaitable[None]:
+        """Check the server, create the group, move its cursor. Raises `ServerTooOldError` or `SubscribeError`."""
+    def start(self) -> None:
+        """Begin to read."""
+    def drive(self) -> tuple[Any, ...] | bool:
+        """Run ready deliveries until one needs Python's care.
+
+        Returns False when nothing is ready (the next entry rings the bell), True when the lane should let
+        others run, else a tuple that begins with `SUSPENDED`, `RETURNED` or `RAISED`.
+        """
+    def ready(self) -> bool:
+        """Whether a delivery could be taken at once."""
+    def watch(self, ctx: Context) -> None:
+        """Ask for an `ACKED` event once this delivery's outcome is answered."""
+    def settle(self, ctx: Context, outcome: int, delay: float | None = None) -> bool:
+        """Give one delivery its outcome. False: it is not ours any more. Raises `AlreadySettledError`."""
+    def finish(self, ctx: Context) -> None:
+        """The handler of this delivery has ended: the next of its partition may start."""
+    def stop_reading(self) -> Awaitable[None]:
+        """Read no more; returns once the last reply has been taken in."""
+    def release(self) -> Awaitable[int]:
+        """Give back what was never started, without costing an attempt. Returns how many."""
+    def flush(self) -> Awaitable[None]:
+        """Return once every outcome given so far has been answered by the server."""
+    def close(self) -> Awaitable[None]:
+        """Stop timers and connections. What is unsettled stays pending."""
+    def stats(self) -> dict[str, int]:
+        """Counters and gauges: `read`, `claimed`, `acked`, `retried`, `dropped`, `left`, `lost`, `released`, `duplicates`,
+        `queued`, `running`, `unsettled`, `in_flight`, `reads`, `read_errors`, `reconnects`."""
+    def unsettled(self) -> list[EntryId]:
+        """Ids of the entries that are queued, running or whose outcome has not been answered, oldest first."""

@@ -1,0 +1,140 @@
+"""The lane: one long-lived task that runs one handler at a time, each message in a context of its own."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine, Generator
+from contextvars import Context as Variables
+from typing import Any, Final, Protocol
+
+from ruststream._core import RAISED, RETURNED, SUSPENDED, Consumer, Context
+
+
+class Settling(Protocol):
+    """What a lane needs of its subscription."""
+
+    consumer_core: Consumer
+    """The native side."""
+    draining: bool
+    """Whether to start nothing more."""
+    finished_reading: bool
+    """Whether nothing more will come."""
+
+    def idle(self) -> asyncio.Future[None]:
+        """Return a future that is done once there may be work."""
+
+    def pass_on(self) -> None:
+        """This lane is about to wait for its handler: let another one take what is ready."""
+
+    def returned(self, ctx: Context, value: object) -> None:
+        """The handler returned this."""
+
+    def raised(self, ctx: Context, error: BaseException) -> None:
+        """The handler raised this."""
+
+
+class Resumed:
+    """Continues a coroutine that was first stepped inside its own context, from the task that awaits this."""
+
+    __slots__ = ("_coroutine", "_variables", "_yielded")
+
+    def __init__(self, variables: Variables, coroutine: Coroutine[Any, Any, Any], yielded: object) -> None:
+        """Take over after the first step, which yielded this."""
+        self._variables = variables
+        self._coroutine = coroutine
+        self._yielded = yielded
+
+    def __await__(self) -> Generator[Any, Any, Any]:
+        """Hand what the coroutine waits for to the task, and its results back, each step in the context."""
+        run, coroutine, yielded = self._variables.run, self._coroutine, self._yielded
+        while True:
+            try:
+                value = yield yielded
+            except BaseException as error:  # noqa: BLE001 - all of them are the coroutine's to handle
+                try:
+                    yielded = run(coroutine.throw, error)
+                except StopIteration as stop:
+                    return stop.value
+            else:
+                try:
+                    yielded = run(coroutine.send, value)
+                except StopIteration as stop:
+                    return stop.value
+
+
+class Lane:
+    """Takes deliveries one after another until its subscription drains."""
+
+    def __init__(self, subscription: Settling, name: str) -> None:
+        """Start the task."""
+        self._subscription = subscription
+        self._cancelled = False
+        self.context: Context | None = None
+        """The delivery whose handler waits for something."""
+        self.task: Final = asyncio.create_task(self._run(), name=name)
+
+    def wind_up(self) -> None:
+        """Cancel the handler that runs, and end. Its entry is not settled."""
+        self._cancelled = True
+        self.task.cancel()
+
+    async def _run(self) -> None:
+        subscription = self._subscription
+        drive = subscription.consumer_core.drive
+        while not (subscription.draining or self._cancelled):
+            stop = drive()
+            if not isinstance(stop, tuple):
+                # True: others may want the loop. False: nothing is ready, the bell or another lane says when.
+                waiting = asyncio.sleep(0) if stop else subscription.idle()
+                await self._undisturbed(waiting)
+                if not stop and subscription.finished_reading:
+                    return
+                continue
+            await self._care(stop)
+
+    async def _care(self, stop: tuple[Any, ...]) -> None:
+        """Deal with a delivery that the native loop could not finish by itself."""
+        subscription, ctx = self._subscription, stop[1]
+        try:
+            if stop[0] == SUSPENDED:
+                await self._resume(ctx, Resumed(*stop[2:]))
+            elif stop[0] == RETURNED:
+                subscription.returned(ctx, stop[2])
+            elif stop[0] == RAISED:
+                self._failed(ctx, stop[2])
+        finally:
+            self.context = None
+            subscription.consumer_core.finish(ctx)
+
+    async def _resume(self, ctx: Context, rest: Resumed) -> None:
+        self.context = ctx
+        self._subscription.pass_on()
+        try:
+            value = await rest
+        except BaseException as error:  # noqa: BLE001 - the handler's; those that end the process go on below
+            self._failed(ctx, error)
+        else:
+            if self._cancelled:
+                # It swallowed the cancellation. Nobody knows how far it came, so its entry stays pending.
+                return
+            self._subscription.returned(ctx, value)
+
+    def _failed(self, ctx: Context, error: BaseException) -> None:
+        if self._cancelled and isinstance(error, asyncio.CancelledError):
+            return
+        # A cancellation that we did not cause is the handler's failure and must not reach the next message.
+        while self.task.uncancel():
+            pass
+        self._subscription.raised(ctx, error)
+        if isinstance(error, (KeyboardInterrupt, SystemExit)):
+            raise error
+
+    async def _undisturbed(self, waiting: Any) -> None:
+        """Wait, past the cancellation that a handler left behind for its own task."""
+        try:
+            await waiting
+        except asyncio.CancelledError:
+            if self._cancelled:
+                raise
+            while self.task.uncancel():
+                pass

@@ -1,0 +1,147 @@
+"""What is done when a handler fails: the wait before the next attempt, and the outcome of an exception."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from ruststream.errors import ConfigError
+from ruststream.option import Duration, seconds
+from ruststream.outcome import Outcome, leave
+
+__all__ = ["Backoff", "ErrorPolicy", "available", "seconds"]
+
+_HINT: Final = "an outcome such as leave(), or a mapping such as {ConnectionError: retry(), ValueError: drop()}"
+
+
+@dataclass(frozen=True, slots=True, init=False)
+class Backoff:
+    """A growing wait between attempts: `initial * factor ** (attempt - 1)` up to `maximum`, give or take `jitter`."""
+
+    initial: float
+    """Seconds before the second attempt."""
+    maximum: float
+    """Seconds that no wait exceeds, jitter included."""
+    factor: float
+    """What each wait is multiplied by for the next one."""
+    jitter: float
+    """The share of a wait that is random: 0.1 is plus or minus 10 %."""
+
+    def __init__(
+        self, initial: Duration = 1.0, maximum: Duration = 60.0, factor: float = 2.0, jitter: float = 0.1
+    ) -> None:
+        """Check the four numbers.
+
+        Raises:
+            ConfigError: a wait below a millisecond, `maximum` below `initial`, `factor` below 1, or `jitter` not
+                from 0 to 1.
+        """
+        first = seconds(initial, "Backoff(initial)", zero=False)
+        longest = seconds(maximum, "Backoff(maximum)", zero=False)
+        if longest < first:
+            raise ConfigError(f"Backoff(maximum) must be at least initial ({first} s), but is {longest} s")
+        object.__setattr__(self, "initial", first)
+        object.__setattr__(self, "maximum", longest)
+        object.__setattr__(self, "factor", _number(factor, "Backoff(factor)", 1.0, 1000.0))
+        object.__setattr__(self, "jitter", _number(jitter, "Backoff(jitter)", 0.0, 1.0))
+
+    def delay(self, attempt: int) -> float:
+        """Return the seconds to wait after this attempt; the first attempt is 1."""
+        if attempt <= 1:
+            wait = self.initial
+        else:
+            try:
+                wait = min(self.maximum, self.initial * self.factor ** (attempt - 1))
+            except OverflowError:
+                wait = self.maximum
+        # Not a secret: it spreads the attempts of many processes.
+        return min(self.maximum, wait * random.uniform(1.0 - self.jitter, 1.0 + self.jitter))  # noqa: S311
+
+
+class ErrorPolicy:
+    """The `on_error` of a subscription: exception class to outcome, looked up along the class's ancestors."""
+
+    __slots__ = ("_by_class", "_default", "_found")
+
+    def __init__(self, on_error: Mapping[type[Exception], Outcome] | Outcome | None = None) -> None:
+        """Check the mapping. A single outcome is that of every exception; None is `leave()`.
+
+        Raises:
+            ConfigError: something else than exception classes and outcomes, or an outcome that is not available.
+        """
+        self._default = leave()
+        self._by_class: dict[type[BaseException], Outcome] = {}
+        self._found: dict[type[BaseException], Outcome | None] = {}
+        if isinstance(on_error, Outcome):
+            self._default = available(on_error, "on_error")
+        elif isinstance(on_error, Mapping):
+            for cls, outcome in on_error.items():
+                checked = _exception_class(cls)
+                self._by_class[checked] = available(outcome, f"on_error[{checked.__name__}]")
+        elif on_error is not None:
+            raise ConfigError(f"on_error must be {_HINT}, not {on_error!r}")
+
+    def outcome(self, error: BaseException) -> Outcome:
+        """Return the outcome of a delivery whose handler raised this.
+
+        A group counts as what its leaves agree on. Where they differ it is what is said of groups by name, else
+        the default, so that no catch-all drops what one leaf wanted retried.
+        """
+        found = self._of_group(error) if isinstance(error, BaseExceptionGroup) else self._of_class(type(error))
+        return self._default if found is None else found
+
+    def _of_class(self, cls: type[BaseException]) -> Outcome | None:
+        try:
+            return self._found[cls]
+        except KeyError:
+            found = next((self._by_class[base] for base in cls.__mro__ if base in self._by_class), None)
+            self._found[cls] = found
+            return found
+
+    def _of_group(self, group: BaseExceptionGroup[BaseException]) -> Outcome | None:
+        leaves = {self._of_class(type(leaf)) for leaf in _leaves(group)}
+        if len(leaves) == 1 and None not in leaves:
+            return leaves.pop()
+        groups = (base for base in type(group).__mro__ if issubclass(base, BaseExceptionGroup))
+        return next((self._by_class[base] for base in groups if base in self._by_class), None)
+
+
+def available(outcome: object, option: str) -> Outcome:
+    """Return an outcome that an option may name.
+
+    Raises:
+        ConfigError: not an outcome, or one that this version can't carry out.
+    """
+    if not isinstance(outcome, Outcome):
+        raise ConfigError(f"{option} must be an outcome such as leave() or retry(), not {outcome!r}")
+    if outcome.kind == "dead_letter" or outcome.delay is not None:
+        raise ConfigError(
+            f"{option}: {outcome!r} is not available in this version; take ack(), drop(), retry() or leave()"
+        )
+    return outcome
+
+
+def _exception_class(cls: object) -> type[Exception]:
+    if not isinstance(cls, type) or not issubclass(cls, BaseException):
+        raise ConfigError(f"the keys of on_error must be exception classes, not {cls!r}")
+    if not issubclass(cls, Exception):
+        raise ConfigError(f"on_error can't map {cls.__name__}: it ends the task or the process, not one delivery")
+    return cls
+
+
+def _leaves(group: BaseExceptionGroup[BaseException]) -> list[BaseException]:
+    found: list[BaseException] = []
+    for error in group.exceptions:
+        if isinstance(error, BaseExceptionGroup):
+            found.extend(_leaves(error))
+        else:
+            found.append(error)
+    return found
+
+
+def _number(value: object, option: str, least: float, most: float) -> float:
+    if not isinstance(value, (int, float)) or isinstance(value, bool) or not least <= value <= most:
+        raise ConfigError(f"{option} must be a number from {least:g} to {most:g}, not {value!r}")
+    return float(value)

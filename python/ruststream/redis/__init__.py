@@ -1,0 +1,6 @@
+"""Redis Streams: the broker, and the descriptors of what it reads."""
+
+from ruststream.redis.broker import RedisBroker
+from ruststream.redis.stream import GroupPosition, RedisStream, StreamOptions, StreamStart
+
+__all__ = ["GroupPosition", "RedisBroker", "RedisStream", "StreamOptions", "StreamStart"]

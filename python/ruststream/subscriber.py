@@ -1,0 +1,198 @@
+"""A subscriber: a source, a handler, and the options that say how the two go together."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias, TypedDict, runtime_checkable
+
+from ruststream.codec import Codec, CodecName, codec_of, key_bytes
+from ruststream.context import Context
+from ruststream.errors import ConfigError, DecodeError
+from ruststream.handler import HandlerPlan, make_plan
+from ruststream.option import Duration, name_text, refuse_unknown, seconds, whole
+from ruststream.outcome import Outcome, leave
+from ruststream.policy import Backoff, ErrorPolicy, available
+from ruststream.signature import Handler, Signature, read_signature
+
+if TYPE_CHECKING:
+    from ruststream.redis.stream import RedisStream
+
+KeyFunction: TypeAlias = Callable[[Any], bytes | str | int | None]
+
+_MOST_WORKERS: Final = 100_000
+_MOST_IN_FLIGHT: Final = 10_000_000
+
+
+@runtime_checkable
+class Source(Protocol):
+    """What a decorator takes for a source before its broker is known: a stream's descriptor."""
+
+    @property
+    def stream(self) -> str:
+        """The stream's name."""
+
+    @property
+    def count(self) -> int:
+        """Entries asked for in one read."""
+
+
+class SubscriberOptions(TypedDict, total=False):
+    """The options of `@broker.subscriber(source, ...)`."""
+
+    workers: int
+    """Handlers that run at once. Default 1: one after another, in order."""
+    by_key: bool | KeyFunction
+    """True: entries of one partition key run one after another in the order they were added, different keys side by
+    side. A callable computes the key from the decoded payload. Default False."""
+    max_in_flight: int | None
+    """Entries read and not settled yet, at most. Default: four times `count` or `workers`, whichever is more."""
+    codec: CodecName | Codec | None
+    """`"json"`, `"msgpack"`, `"auto"` (by `content-type`) or a `Codec`. Default: the broker's."""
+    on_error: Mapping[type[Exception], Outcome] | Outcome | None
+    """The outcome of an exception, by class. Default: `leave()`."""
+    on_decode_error: Outcome | None
+    """The outcome of a payload, or of a header asked for by type, that does not decode. Default: `leave()`."""
+    backoff: Backoff | None
+    """The wait before a `retry()` without a delay. Default None: what the source's mode says."""
+    renew_stalled: Duration | None
+    """Seconds the event loop may stand still before its entries are given up. Default: 20 times `min_idle`."""
+    name: str | None
+    """The subscription's name in logs, errors and health. Default: the handler's."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Subscriber:
+    """A subscription as a broker runs it: everything checked, every default filled in."""
+
+    name: str
+    """Unique on its broker."""
+    source: RedisStream
+    """The stream. Its `group` and `delay_key` are filled in."""
+    stream: str
+    """The stream's key."""
+    group: str
+    """The consumer group."""
+    delay_key: str
+    """The sorted set of delayed entries."""
+    plan: HandlerPlan
+    """How the handler is called."""
+    workers: int
+    """Handlers that run at once."""
+    by_key: bool
+    """Whether entries of one key run one after another."""
+    key_of: Callable[[Context], bytes | None] | None
+    """Computes a delivery's key, where it is not the one in its header. None for an entry that does not decode."""
+    max_in_flight: int
+    """Entries read and not settled yet, at most."""
+    codec: Codec
+    """Decodes the payloads."""
+    on_error: ErrorPolicy
+    """The outcome of an exception."""
+    on_decode_error: Outcome
+    """The outcome of a delivery that raises `DecodeError` before its handler is called."""
+    backoff: Backoff | None
+    """The wait before a `retry()` without a delay; None leaves it to the mode."""
+    renew_stalled: float | None
+    """Seconds the loop may stand still; None where nothing is renewed."""
+
+    def renewed(self, min_idle: float) -> Subscriber:
+        """Return it with the `min_idle`, in seconds, that another subscription recovers the group with."""
+        renew_stalled = 20 * min_idle if self.renew_stalled is None else self.renew_stalled
+        return replace(self, source=self.source.renewed(min_idle), renew_stalled=renew_stalled)
+
+
+class Registration:
+    """What a decorator noted: checked as far as it can be before a broker is known."""
+
+    def __init__(self, source: Source | str, handler: Handler, options: Mapping[str, Any]) -> None:
+        """Check source, handler and options.
+
+        Raises:
+            ConfigError: what is wrong; the message names the option, or the handler and its parameter.
+        """
+        refuse_unknown(options, SubscriberOptions.__optional_keys__, "a subscriber")
+        if not isinstance(source, (str, Source)):
+            raise ConfigError(f"a subscriber reads a stream's descriptor or a stream's name, not {source!r}")
+        self.source: Source | str = source
+        self.signature: Signature = read_signature(handler)
+        self.name: str | None = None if options.get("name") is None else name_text(options["name"], "name")
+        self._workers = whole(options.get("workers", 1), "workers", 1, _MOST_WORKERS)
+        self._max_in_flight = _in_flight(options.get("max_in_flight"), self._workers)
+        self._by_key = _by_key(options.get("by_key", False))
+        codec = options.get("codec")
+        self._codec = None if codec is None else codec_of(codec)
+        self._on_error = ErrorPolicy(options.get("on_error"))
+        on_decode_error = options.get("on_decode_error")
+        self._on_decode_error = leave() if on_decode_error is None else available(on_decode_error, "on_decode_error")
+        self._backoff = _backoff(options.get("backoff"))
+        self._renew_stalled = options.get("renew_stalled")
+        if self._renew_stalled is not None:
+            self._renew_stalled = seconds(self._renew_stalled, "renew_stalled", zero=False)
+
+    def subscriber(self, name: str, source: RedisStream, codec: Codec) -> Subscriber:
+        """Return what a broker runs.
+
+        Args:
+            name: unique on the broker.
+            source: the stream, with its group.
+            codec: the codec of a subscription that names none.
+
+        Raises:
+            ConfigError: the codec can't decode into the handler's type.
+        """
+        chosen = self._codec or codec
+        plan = make_plan(self.signature, chosen, source.fields, self._workers)
+        renew_stalled = self._renew_stalled
+        if renew_stalled is None and source.min_idle is not None:
+            renew_stalled = 20 * source.min_idle
+        return Subscriber(
+            name=name,
+            source=source,
+            stream=source.stream,
+            group=source.group or "",
+            delay_key=source.delay_key or "",
+            plan=plan,
+            workers=self._workers,
+            by_key=self._by_key is not False,
+            key_of=None if isinstance(self._by_key, bool) else _key_of(self._by_key, plan),
+            max_in_flight=self._max_in_flight or max(4 * source.count, 4 * self._workers),
+            codec=chosen,
+            on_error=self._on_error,
+            on_decode_error=self._on_decode_error,
+            backoff=self._backoff,
+            renew_stalled=renew_stalled,
+        )
+
+
+def _in_flight(value: object, workers: int) -> int | None:
+    if value is None:
+        return None
+    in_flight = whole(value, "max_in_flight", 1, _MOST_IN_FLIGHT)
+    if in_flight < workers:
+        raise ConfigError(f"max_in_flight ({in_flight}) must be at least workers ({workers})")
+    return in_flight
+
+
+def _by_key(value: object) -> bool | KeyFunction:
+    if isinstance(value, bool) or callable(value):
+        return value
+    raise ConfigError(f"by_key must be True, False, or a function of the decoded payload, not {value!r}")
+
+
+def _backoff(value: object) -> Backoff | None:
+    if value is None or isinstance(value, Backoff):
+        return value
+    raise ConfigError(f"backoff must be a Backoff, not {value!r}")
+
+
+def _key_of(key: KeyFunction, plan: HandlerPlan) -> Callable[[Context], bytes | None]:
+    def key_of(ctx: Context) -> bytes | None:
+        try:
+            message = plan.extract(ctx)
+        except DecodeError:
+            # The call that follows says so; in any lane, since nobody can tell its key.
+            return None
+        return key_bytes(key(message), "what by_key returns")
+
+    return key_of

@@ -1,0 +1,298 @@
+"""A subscription that runs: its consumer in the core, its lanes, and what becomes of each delivery."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable, Coroutine
+from typing import TYPE_CHECKING, Any, Final
+from weakref import WeakValueDictionary
+
+from ruststream._core import ACK, DROP, LEAVE, RETRY, Consumer, Context, EntryId
+from ruststream.context import HeadersView
+from ruststream.errors import DecodeError, RustStreamError
+from ruststream.lane import Lane
+from ruststream.outcome import Outcome, Settle, leave
+
+if TYPE_CHECKING:
+    from ruststream.loop import Bell
+    from ruststream.redis.broker import RedisBroker
+    from ruststream.subscriber import Subscriber
+
+_log: Final = logging.getLogger("ruststream.subscription")
+
+_CODES: Final = {"ack": ACK, "drop": DROP, "retry": RETRY, "leave": LEAVE, "dead_letter": LEAVE}
+
+
+class Subscription:
+    """One consumer of one group, and the handlers it feeds."""
+
+    def __init__(self, subscriber: Subscriber, broker: RedisBroker, bell: Bell, state: Any) -> None:
+        """Do no I/O.
+
+        Args:
+            subscriber: the registration.
+            broker: connected; where `ctx.publish` goes.
+            bell: of the running loop.
+            state: what handlers see as `ctx.state`.
+        """
+        source = subscriber.source
+        self.name = subscriber.name
+        self.consumer = source.consumer_name()
+        self.app_state = state
+        """What handlers see as `ctx.state`."""
+        self.state = "starting"
+        """What the reader does: `starting`, `reading`, `retrying`, `stopped` or `failed`."""
+        self.error: str | None = None
+        self.draining = False
+        self.finished_reading = False
+        self._subscriber = subscriber
+        self._broker = broker
+        self._bell = bell
+        self._failure: asyncio.Future[BaseException] = bell.loop.create_future()
+        self._lanes: list[Lane] = []
+        self._idle: deque[asyncio.Future[None]] = deque()
+        self._released = 0
+        self._callbacks: dict[EntryId, list[Callable[[], object]]] = {}
+        self._lost_events: WeakValueDictionary[EntryId, asyncio.Event] = WeakValueDictionary()
+        # Without a recoverer in sight nobody would ever take up what is handed back: the queue is worked off instead.
+        self._hands_back = source.recovers or source.min_idle is not None
+        self.consumer_core = Consumer(
+            bell.engine,
+            broker.client,
+            name=self.name,
+            stream=subscriber.stream,
+            group=subscriber.group,
+            consumer=self.consumer,
+            mode=source.mode,
+            min_idle=source.min_idle,
+            count=source.count,
+            block=source.block,
+            start_id=source.start_id,
+            start_at=None if source.start_at is None else source.start_at.position,
+            create_group=source.create_group,
+            recreate_group=source.on_missing_group == "recreate",
+            max_in_flight=subscriber.max_in_flight,
+            by_key=subscriber.by_key,
+            renew_stalled=subscriber.renew_stalled,
+            delay_key=subscriber.delay_key,
+            fixed_consumer=source.consumer is not None,
+        )
+        self.consumer_core.bind(self, subscriber.plan.invoke, subscriber.key_of)
+        bell.listen(self.consumer_core.id, self)
+
+    # What the app does with it.
+
+    async def open(self) -> None:
+        """Check the server, create the group, move its cursor.
+
+        Raises:
+            ServerTooOldError: the server lacks what the source needs.
+            SubscribeError: the group can't be read.
+            ConnectError: the server went away.
+        """
+        await self.consumer_core.open()
+
+    def start(self) -> None:
+        """Start the lanes and begin to read."""
+        for number in range(self._subscriber.workers):
+            lane = Lane(self, f"ruststream-{self.name}-{number}")
+            lane.task.add_done_callback(self._lane_ended)
+            self._lanes.append(lane)
+        self.consumer_core.start()
+
+    async def stop_reading(self) -> None:
+        """Read no more. What was never started is handed back at once, where someone would take it up."""
+        self.draining = self._hands_back
+        await self.consumer_core.stop_reading()
+        self.finished_reading = True
+        if self._hands_back:
+            self._released += await self.consumer_core.release()
+        self._wake_all()
+
+    async def finished(self) -> None:
+        """Return once no handler runs and, where the queue is worked off, it is empty."""
+        self._wake_all()
+        pending = [lane.task for lane in self._lanes if not lane.task.done()]
+        if pending:
+            await asyncio.wait(pending)
+
+    def running(self) -> list[EntryId]:
+        """Return the entries whose handlers run."""
+        return [lane.context.entry_id for lane in self._lanes if lane.context is not None]
+
+    def cancel(self) -> None:
+        """Cancel the handlers that run. Their entries stay pending."""
+        self.draining = True
+        for lane in self._lanes:
+            lane.wind_up()
+
+    async def release(self) -> int:
+        """Give back what was never started, without costing an attempt. Returns how many since the stop began."""
+        self._released += await self.consumer_core.release()
+        return self._released
+
+    async def flush(self) -> None:
+        """Return once every outcome given so far has been answered by the server."""
+        await self.consumer_core.flush()
+
+    async def close(self) -> None:
+        """Stop lanes and timers. What is unsettled stays pending."""
+        self.cancel()
+        await self.consumer_core.close()
+        self._bell.forget(self.consumer_core.id)
+
+    async def failure(self) -> BaseException:
+        """Return what ends this subscription, once it can't go on."""
+        return await asyncio.shield(self._failure)
+
+    def stats(self) -> dict[str, int]:
+        """Return counters since the start, and gauges."""
+        return self.consumer_core.stats()
+
+    def unsettled(self) -> list[EntryId]:
+        """Return the entries that are queued, running, or whose outcome has no answer yet."""
+        return self.consumer_core.unsettled()
+
+    # What its lanes call.
+
+    def idle(self) -> asyncio.Future[None]:
+        """Return a future that is done once there may be work."""
+        future = self._bell.loop.create_future()
+        if self.draining or self.finished_reading:
+            future.set_result(None)
+        else:
+            self._idle.append(future)
+        return future
+
+    def pass_on(self) -> None:
+        """Let an idle lane take what is ready, if something is: this one is about to wait for its handler."""
+        if self._idle and self.consumer_core.ready():
+            self.wake()
+
+    def returned(self, ctx: Context, value: object) -> None:
+        """Settle a delivery by what its handler returned."""
+        if isinstance(value, Outcome):
+            self._settle_returned(ctx, value)
+        elif value is None:
+            if not ctx.settled:
+                self.consumer_core.settle(ctx, ACK)
+        else:
+            _log.error(
+                "%s: the handler returned %.200r; return None to ack, or an outcome such as retry(). "
+                "The entry stays pending",
+                self._where(ctx),
+                value,
+            )
+            self._settle_returned(ctx, leave())
+
+    def raised(self, ctx: Context, error: BaseException) -> None:
+        """Settle a delivery by what its handler raised. An error never acks by itself."""
+        if isinstance(error, Settle):
+            self._settle_returned(ctx, error.outcome)
+            return
+        if isinstance(error, DecodeError):
+            outcome = self._subscriber.on_decode_error
+            _log.error("%s: %s. Outcome: %r", self._where(ctx), error, outcome)
+        elif isinstance(error, Exception):
+            outcome = self._subscriber.on_error.outcome(error)
+            _log.error("%s: the handler failed. Outcome: %r", self._where(ctx), outcome, exc_info=error)
+        else:
+            outcome = leave()
+            _log.error("%s: the handler was ended. Outcome: %r", self._where(ctx), outcome, exc_info=error)
+        if not ctx.settled:
+            self.settle(ctx, outcome)
+
+    def _settle_returned(self, ctx: Context, outcome: Outcome) -> None:
+        if ctx.settled:
+            _log.error(
+                "%s: %r comes too late, the delivery was settled before; settle by hand or by return, not both",
+                self._where(ctx),
+                outcome,
+            )
+            return
+        self.settle(ctx, outcome)
+
+    # What `Context` leaves to Python.
+
+    def settle(self, ctx: Context, outcome: Outcome) -> None:
+        """Settle a delivery. Raises `AlreadySettledError` at the second time."""
+        if not isinstance(outcome, Outcome):
+            raise TypeError(f"settle takes an outcome such as ack() or retry(), not {outcome!r}")
+        delay = outcome.delay
+        if outcome.kind == "retry" and delay is None and self._subscriber.backoff is not None:
+            delay = self._subscriber.backoff.delay(ctx.delivery_count)
+        if outcome.kind == "dead_letter":
+            _log.error("%s: %r is not available in this version; the entry stays pending", self._where(ctx), outcome)
+        if not self.consumer_core.settle(ctx, _CODES[outcome.kind], delay):
+            _log.warning("%s: another consumer owns the entry by now, %r was not sent", self._where(ctx), outcome)
+
+    def make_headers(self, ctx: Context) -> HeadersView:
+        """Return the headers of a delivery."""
+        return HeadersView.of(ctx, self._subscriber.source.mode)
+
+    def make_lease_lost(self, ctx: Context) -> asyncio.Event:
+        """Return the event of a delivery whose entry may be taken over."""
+        event = self._lost_events[ctx.entry_id] = asyncio.Event()
+        if ctx.lost:
+            event.set()
+        return event
+
+    def after_ack(self, ctx: Context, callback: Callable[[], object]) -> None:
+        """Call `callback` once the server has answered the delivery's ack."""
+        self._callbacks.setdefault(ctx.entry_id, []).append(callback)
+        self.consumer_core.watch(ctx)
+
+    def publish(
+        self, _ctx: Context, message: object, stream: str | None = None, **options: Any
+    ) -> Coroutine[Any, Any, EntryId]:
+        """Publish through the broker that the delivery came from."""
+        return self._broker.publish(message, stream, **options)
+
+    # What the bell tells.
+
+    def wake(self) -> None:
+        """Let one idle lane look. It wakes the next one if its handler waits."""
+        while self._idle:
+            future = self._idle.popleft()
+            if not future.done():
+                future.set_result(None)
+                return
+
+    def lost(self, ids: list[EntryId]) -> None:
+        """Tell the handlers of entries that someone else owns now."""
+        for entry_id in ids:
+            self._callbacks.pop(entry_id, None)
+            if (event := self._lost_events.get(entry_id)) is not None:
+                event.set()
+
+    def acked(self, ids: list[EntryId]) -> None:
+        """Call what waited for these acks."""
+        for entry_id in ids:
+            for callback in self._callbacks.pop(entry_id, ()):
+                try:
+                    callback()
+                except Exception:
+                    _log.exception("subscription %s: after_ack of entry %s failed", self.name, entry_id)
+
+    def changed(self, state: str, error: BaseException | None) -> None:
+        """Note what the reader does."""
+        self.state = state
+        self.error = None if error is None else str(error)
+        if state == "failed" and not self._failure.done():
+            self._failure.set_result(error or RustStreamError(f"subscription {self.name} failed"))
+
+    def _wake_all(self) -> None:
+        while self._idle:
+            self.wake()
+
+    def _lane_ended(self, task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and (error := task.exception()) is not None and not self._failure.done():
+            self._failure.set_result(error)
+
+    def _where(self, ctx: Context) -> str:
+        return (
+            f"subscription {self.name}, stream {ctx.stream}, group {ctx.group}, consumer {ctx.consumer}, "
+            f"entry {ctx.entry_id}, delivery {ctx.delivery_count}"
+        )

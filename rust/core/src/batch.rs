@@ -1,0 +1,266 @@
+//! What one read returned: its bytes, a slot per entry, and how far each entry has come.
+//!
+//! Everything that can be kept per batch is: one buffer, one age, one list to look ids up in. An entry costs
+//! one byte of state beside its slot.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, AtomicU64, AtomicUsize, Ordering};
+
+use bytes::Bytes;
+
+use crate::entry::{EntryId, Slot, Span};
+use crate::reply;
+
+/// Where entries of a batch come from, and under which name they are held.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Origin {
+    /// The subscription, as the user knows it.
+    pub subscription: String,
+    /// The stream.
+    pub stream: String,
+    /// The consumer group.
+    pub group: String,
+    /// The consumer: the owner of what is pending.
+    pub consumer: String,
+}
+
+/// Entries as a store gives them, before a subscription takes them in.
+#[derive(Debug, Default)]
+pub struct RawBatch {
+    /// What the slots point into.
+    pub bytes: Bytes,
+    /// The entries.
+    pub slots: Vec<Slot>,
+}
+
+impl RawBatch {
+    /// Append an entry whose parts are not in one buffer yet; for replies that are not walked in place.
+    pub fn push(&mut self, buffer: &mut Vec<u8>, mut slot: Slot, fields: &[(&[u8], &[u8])], hash_keys: bool) {
+        use crate::header::{Known, known};
+        let mark = |buffer: &Vec<u8>| u32::try_from(buffer.len()).unwrap_or(u32::MAX - 1);
+        slot.fields.start = mark(buffer);
+        for (name, value) in fields {
+            let mut value_span = Span::NONE;
+            for part in [name, value] {
+                buffer.extend_from_slice(format!("${}\r\n", part.len()).as_bytes());
+                value_span.start = mark(buffer);
+                buffer.extend_from_slice(part);
+                value_span.end = mark(buffer);
+                buffer.extend_from_slice(b"\r\n");
+            }
+            match known(name) {
+                None => {}
+                Some(Known::Payload) => slot.payload = value_span,
+                Some(Known::Key) => {
+                    slot.key = value_span;
+                    if hash_keys {
+                        slot.partition = crate::partition::partition(value);
+                    }
+                }
+                Some(Known::RetryCount) => {
+                    let text = std::str::from_utf8(value).ok();
+                    slot.retries = text.and_then(|text| text.parse().ok()).unwrap_or(0);
+                }
+                Some(Known::RetryGroup) => slot.copy_of = value_span,
+            }
+        }
+        slot.fields.end = mark(buffer);
+        slot.field_count = u32::try_from(fields.len()).unwrap_or(u32::MAX);
+        self.slots.push(slot);
+    }
+}
+
+/// How far an entry has come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Mark {
+    /// Waits for a lane.
+    Queued = 0,
+    /// Its handler runs.
+    Running = 1,
+    /// Its outcome is given, and not yet answered by the server.
+    Settled = 2,
+    /// Nothing of it is left to do here: answered, left pending, released.
+    Done = 3,
+}
+
+/// Set beside the mark once someone else owns the entry.
+const LOST: u8 = 0x80;
+
+impl Mark {
+    const fn of(byte: u8) -> Self {
+        match byte & !LOST {
+            0 => Self::Queued,
+            1 => Self::Running,
+            2 => Self::Settled,
+            _ => Self::Done,
+        }
+    }
+}
+
+/// Entries that were read together.
+#[derive(Debug)]
+pub struct Batch {
+    bytes: Bytes,
+    slots: Vec<Slot>,
+    marks: Box<[AtomicU8]>,
+    open: AtomicUsize,
+    refreshed_ms: AtomicU64,
+    sorted: bool,
+    /// Where the entries come from.
+    pub origin: Arc<Origin>,
+}
+
+impl Batch {
+    /// Take in what was read at `now_ms` of the clock.
+    pub fn new(raw: RawBatch, origin: Arc<Origin>, now_ms: u64) -> Arc<Self> {
+        let marks = raw.slots.iter().map(|_| AtomicU8::new(Mark::Queued as u8)).collect();
+        Arc::new(Self {
+            open: AtomicUsize::new(raw.slots.len()),
+            sorted: raw.slots.is_sorted_by_key(|slot| slot.id),
+            bytes: raw.bytes,
+            slots: raw.slots,
+            marks,
+            refreshed_ms: AtomicU64::new(now_ms),
+            origin,
+        })
+    }
+
+    /// The entries.
+    pub fn slots(&self) -> &[Slot] {
+        &self.slots
+    }
+
+    /// How many entries are not done.
+    pub fn open(&self) -> usize {
+        self.open.load(Ordering::Acquire)
+    }
+
+    /// When its entries were last read or renewed, in milliseconds of the clock.
+    pub fn refreshed_ms(&self) -> u64 {
+        self.refreshed_ms.load(Ordering::Acquire)
+    }
+
+    /// Note a renewal that began at `now_ms`.
+    pub fn refresh(&self, now_ms: u64) {
+        self.refreshed_ms.store(now_ms, Ordering::Release);
+    }
+
+    /// Where an id stands in this batch. New entries come in order; claimed ones by age.
+    pub fn position(&self, id: EntryId) -> Option<usize> {
+        if self.sorted {
+            self.slots.binary_search_by_key(&id, |slot| slot.id).ok()
+        } else {
+            self.slots.iter().position(|slot| slot.id == id)
+        }
+    }
+
+    /// How far the entry at `index` has come.
+    pub fn mark(&self, index: usize) -> Mark {
+        Mark::of(self.marks[index].load(Ordering::Acquire))
+    }
+
+    /// A token for each entry.
+    pub fn tokens(self: &Arc<Self>) -> impl Iterator<Item = Token> + '_ {
+        (0..self.slots.len()).map(|index| Token::new(Arc::clone(self), index))
+    }
+}
+
+/// One entry of a batch; what a delivery is settled by.
+#[derive(Debug, Clone)]
+pub struct Token {
+    batch: Arc<Batch>,
+    index: u32,
+}
+
+impl Token {
+    /// The token of the entry at `index`.
+    pub fn new(batch: Arc<Batch>, index: usize) -> Self {
+        let index = u32::try_from(index).unwrap_or(u32::MAX);
+        Self { batch, index }
+    }
+
+    /// The batch it came with.
+    pub fn batch(&self) -> &Arc<Batch> {
+        &self.batch
+    }
+
+    /// Its slot.
+    pub fn slot(&self) -> &Slot {
+        &self.batch.slots[self.index as usize]
+    }
+
+    /// Its id.
+    pub fn id(&self) -> EntryId {
+        self.slot().id
+    }
+
+    /// Its body; empty where it has none.
+    pub fn payload(&self) -> &[u8] {
+        self.slot().payload.of(&self.batch.bytes)
+    }
+
+    /// The partition key header, where it has one.
+    pub fn key(&self) -> Option<&[u8]> {
+        let key = self.slot().key;
+        key.is_some().then(|| key.of(&self.batch.bytes))
+    }
+
+    /// The group whose retry made this copy.
+    pub fn copy_of(&self) -> Option<&[u8]> {
+        let group = self.slot().copy_of;
+        group.is_some().then(|| group.of(&self.batch.bytes))
+    }
+
+    /// All fields, in the order they were added.
+    pub fn fields(&self) -> impl Iterator<Item = (&[u8], &[u8])> {
+        let bytes: &[u8] = &self.batch.bytes;
+        reply::fields(bytes, self.slot()).map(|(name, value)| (name.of(bytes), value.of(bytes)))
+    }
+
+    /// Deliveries including this one; those of the entries it is a copy of count on.
+    pub fn delivery_count(&self) -> u32 {
+        let slot = self.slot();
+        slot.earlier.saturating_add(slot.retries).saturating_add(1)
+    }
+
+    /// The delivery count that the server keeps for this entry's owner.
+    pub fn server_count(&self) -> u32 {
+        self.slot().earlier.saturating_add(1)
+    }
+
+    fn cell(&self) -> &AtomicU8 {
+        &self.batch.marks[self.index as usize]
+    }
+
+    /// How far it has come.
+    pub fn mark(&self) -> Mark {
+        Mark::of(self.cell().load(Ordering::Acquire))
+    }
+
+    /// Whether someone else owns it by now.
+    pub fn is_lost(&self) -> bool {
+        self.cell().load(Ordering::Acquire) & LOST != 0
+    }
+
+    /// Queued becomes running. False: it was taken back meanwhile.
+    pub fn begin(&self) -> bool {
+        self.advance(Mark::Queued, Mark::Running)
+    }
+
+    /// Move to `to` if the mark is `from`, keeping the flag. False when it is not.
+    pub fn advance(&self, from: Mark, to: Mark) -> bool {
+        let moved = self.cell().fetch_update(Ordering::AcqRel, Ordering::Acquire, |byte| {
+            (Mark::of(byte) == from).then_some((byte & LOST) | to as u8)
+        });
+        if moved.is_ok() && to == Mark::Done {
+            self.batch.open.fetch_sub(1, Ordering::AcqRel);
+        }
+        moved.is_ok()
+    }
+
+    /// Someone else owns it now. False if that was known.
+    pub fn lose(&self) -> bool {
+        self.cell().fetch_or(LOST, Ordering::AcqRel) & LOST == 0
+    }
+}

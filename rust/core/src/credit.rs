@@ -1,0 +1,90 @@
+//! Room for entries that are read and not yet settled. What bounds memory, and what the reader waits for.
+
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+use tokio::sync::Notify;
+
+/// The credits of one subscription.
+#[derive(Debug)]
+pub struct Credits {
+    maximum: usize,
+    used: AtomicUsize,
+    waited_for: AtomicBool,
+    room: Notify,
+}
+
+impl Credits {
+    /// Room for `maximum` entries.
+    pub fn new(maximum: usize) -> Self {
+        Self {
+            maximum,
+            used: AtomicUsize::new(0),
+            waited_for: AtomicBool::new(false),
+            room: Notify::new(),
+        }
+    }
+
+    /// How many entries are in flight.
+    pub fn used(&self) -> usize {
+        self.used.load(Ordering::Acquire)
+    }
+
+    /// How many more may be read.
+    pub fn room(&self) -> usize {
+        self.maximum.saturating_sub(self.used())
+    }
+
+    /// Count entries that were read.
+    pub fn take(&self, entries: usize) {
+        self.used.fetch_add(entries, Ordering::AcqRel);
+    }
+
+    /// Give back the room of entries that are settled.
+    pub fn give(&self, entries: usize) {
+        self.used.fetch_sub(entries, Ordering::AcqRel);
+        if self.waited_for.load(Ordering::Acquire) {
+            self.room.notify_one();
+        }
+    }
+
+    /// Wait until `wanted` entries may be read; `wanted` is at most the maximum.
+    pub async fn wait(&self, wanted: usize) {
+        let wanted = wanted.min(self.maximum);
+        while self.room() < wanted {
+            self.waited_for.store(true, Ordering::SeqCst);
+            // Between the store and the wait room may have come: look again before sleeping.
+            if self.room() < wanted {
+                self.room.notified().await;
+            }
+            self.waited_for.store(false, Ordering::Release);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::Arc;
+
+    #[tokio::test]
+    async fn the_reader_waits_for_half_a_read() {
+        let credits = Arc::new(Credits::new(10));
+        credits.take(10);
+        let waiting = tokio::spawn({
+            let credits = Arc::clone(&credits);
+            async move { credits.wait(5).await }
+        });
+        tokio::task::yield_now().await;
+        credits.give(4);
+        tokio::task::yield_now().await;
+        assert!(!waiting.is_finished());
+        credits.give(1);
+        assert!(waiting.await.is_ok());
+        assert_eq!(credits.room(), 5);
+    }
+
+    #[tokio::test]
+    async fn more_than_the_maximum_is_never_waited_for() {
+        Credits::new(3).wait(100).await;
+    }
+}

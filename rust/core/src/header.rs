@@ -1,0 +1,67 @@
+//! Field names of the wire form: `_payload` is the body, `h:<name>` is one header each.
+
+/// The field that holds the body.
+pub const PAYLOAD: &[u8] = b"_payload";
+/// The prefix of a header's field name.
+pub const PREFIX: &[u8] = b"h:";
+/// The partition key header, as a field.
+pub const KEY: &[u8] = b"h:redis-partition-key";
+/// How often a copy made by `retry()` was retried before, as a field.
+pub const RETRY_COUNT: &[u8] = b"h:x-ruststream-retry-count";
+/// The group whose retry made the copy, as a field: our other groups ack it unseen.
+pub const RETRY_GROUP: &[u8] = b"h:x-ruststream-retry-group";
+/// Headers measured on read. They are never trusted from the wire and never copied.
+pub const MEASURED: [&[u8]; 2] = [b"h:redis-delivery-count", b"h:redis-idle-ms"];
+
+/// What the reader needs to know of an entry beside its bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Known {
+    /// The body.
+    Payload,
+    /// The partition key.
+    Key,
+    /// The retry count of a copy.
+    RetryCount,
+    /// The group a copy is for.
+    RetryGroup,
+}
+
+/// Recognise a field name. Header names are compared without regard to case, as all headers are.
+#[inline]
+pub fn known(name: &[u8]) -> Option<Known> {
+    match (name.len(), name.first()) {
+        (8, Some(b'_')) if name == PAYLOAD => Some(Known::Payload),
+        (21, Some(b'h')) if name.eq_ignore_ascii_case(KEY) => Some(Known::Key),
+        (26, Some(b'h')) if name.eq_ignore_ascii_case(RETRY_COUNT) => Some(Known::RetryCount),
+        (26, Some(b'h')) if name.eq_ignore_ascii_case(RETRY_GROUP) => Some(Known::RetryGroup),
+        _ => None,
+    }
+}
+
+/// Whether a copy must leave this field out: it is measured on each read, or written anew by the retry.
+pub fn is_rewritten(name: &[u8]) -> bool {
+    MEASURED.iter().any(|measured| name.eq_ignore_ascii_case(measured))
+        || matches!(known(name), Some(Known::RetryCount | Known::RetryGroup))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn knows_its_own_names_in_any_case() {
+        assert_eq!(known(b"_payload"), Some(Known::Payload));
+        assert_eq!(known(b"h:Redis-Partition-Key"), Some(Known::Key));
+        assert_eq!(known(RETRY_COUNT), Some(Known::RetryCount));
+        assert_eq!(known(RETRY_GROUP), Some(Known::RetryGroup));
+        for other in [&b""[..], b"_Payload", b"h:", b"redis-partition-key", b"\xff\xfe"] {
+            assert_eq!(known(other), None);
+        }
+    }
+
+    #[test]
+    fn a_copy_leaves_out_what_is_measured_or_rewritten() {
+        assert!(is_rewritten(b"h:redis-idle-ms") && is_rewritten(RETRY_COUNT) && is_rewritten(RETRY_GROUP));
+        assert!(!is_rewritten(PAYLOAD) && !is_rewritten(KEY));
+    }
+}

@@ -1,0 +1,73 @@
+//! Hand-over from the reader to the loop thread: push a batch, ring once, and only if a lane is idle.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use parking_lot::Mutex;
+
+use crate::batch::Batch;
+
+/// Batches that no lane has looked at yet.
+#[derive(Debug, Default)]
+pub struct Inbox {
+    batches: Mutex<VecDeque<Arc<Batch>>>,
+    hungry: AtomicBool,
+}
+
+impl Inbox {
+    /// Hand a batch over. True: a lane found nothing before and must be woken.
+    pub fn push(&self, batch: Arc<Batch>) -> bool {
+        self.batches.lock().push_back(batch);
+        self.hungry.swap(false, Ordering::AcqRel)
+    }
+
+    /// The next batch. None: from now on a push asks for a wake.
+    pub fn pop(&self) -> Option<Arc<Batch>> {
+        let mut batches = self.batches.lock();
+        let batch = batches.pop_front();
+        if batch.is_none() {
+            // Under the lock, so that a push either is seen here or sees this.
+            self.hungry.store(true, Ordering::Release);
+        }
+        batch
+    }
+
+    /// Whether something waits.
+    pub fn is_empty(&self) -> bool {
+        self.batches.lock().is_empty()
+    }
+
+    /// Take everything, without asking for a wake.
+    pub fn clear(&self) -> Vec<Arc<Batch>> {
+        self.batches.lock().drain(..).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::batch::{Origin, RawBatch};
+
+    fn batch() -> Arc<Batch> {
+        let origin = Origin {
+            subscription: "s".into(),
+            stream: "s".into(),
+            group: "g".into(),
+            consumer: "c".into(),
+        };
+        Batch::new(RawBatch::default(), Arc::new(origin), 0)
+    }
+
+    #[test]
+    fn rings_only_for_a_lane_that_found_nothing() {
+        let inbox = Inbox::default();
+        assert!(!inbox.push(batch()));
+        assert!(inbox.pop().is_some());
+        assert!(!inbox.push(batch()));
+        assert!(inbox.pop().is_some());
+        assert!(inbox.pop().is_none());
+        assert!(inbox.push(batch()));
+        assert!(!inbox.push(batch()));
+    }
+}

@@ -1,0 +1,123 @@
+//! One multiplexed connection for everything but reads, made again when it is lost.
+
+use ::redis::aio::MultiplexedConnection;
+use ::redis::{AsyncConnectionConfig, Client, Cmd, Pipeline, Value};
+use tokio::sync::Mutex;
+
+use super::{ANSWER, Address, CONNECT, scripts};
+use crate::error::{Error, Result};
+
+/// Commands that may wait for their reply at once; enough that a publisher's pipelines never queue behind it.
+const PIPELINED: usize = 256;
+
+#[derive(Debug, Default)]
+struct Slot {
+    connection: Option<Connection>,
+    made: u64,
+    closed: bool,
+}
+
+#[derive(Clone)]
+struct Connection(MultiplexedConnection);
+
+impl std::fmt::Debug for Connection {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Connection")
+    }
+}
+
+/// A connection that is there when it is needed. Commands are never sent twice from here: what to do about a lost
+/// reply is the caller's to say.
+#[derive(Debug)]
+pub(super) struct Link {
+    address: Address,
+    slot: Mutex<Slot>,
+}
+
+impl Link {
+    pub(super) fn new(address: Address) -> Self {
+        Self {
+            address,
+            slot: Mutex::default(),
+        }
+    }
+
+    async fn get(&self) -> Result<(MultiplexedConnection, u64)> {
+        let mut slot = self.slot.lock().await;
+        if slot.closed {
+            return Err(Error::ShutDown("the connection"));
+        }
+        if let Some(Connection(connection)) = &slot.connection {
+            return Ok((connection.clone(), slot.made));
+        }
+        let connection = self.dial().await?;
+        slot.made += 1;
+        slot.connection = Some(Connection(connection.clone()));
+        Ok((connection, slot.made))
+    }
+
+    async fn dial(&self) -> Result<MultiplexedConnection> {
+        let client = Client::open(self.address.info.clone())?;
+        let config = AsyncConnectionConfig::new()
+            .set_connection_timeout(Some(CONNECT))
+            .set_response_timeout(Some(ANSWER))
+            .set_pipeline_buffer_size(PIPELINED);
+        let failed = |error: ::redis::RedisError| {
+            Error::Connect(format!(
+                "cannot connect to Redis at {}: {error}; check the address, the password and that the server runs",
+                self.address.display()
+            ))
+        };
+        let mut connection = client.get_multiplexed_async_connection_with_config(&config).await.map_err(failed)?;
+        scripts::load(&mut connection).await?;
+        Ok(connection)
+    }
+
+    /// Forget a connection that failed, unless another took its place already.
+    async fn drop_connection(&self, made: u64) {
+        let mut slot = self.slot.lock().await;
+        if slot.made == made {
+            slot.connection = None;
+        }
+    }
+
+    /// One command, one reply; a server's error is an error.
+    pub(super) async fn query(&self, command: &Cmd) -> Result<Value> {
+        let (mut connection, made) = self.get().await?;
+        let reply = connection.send_packed_command(command).await.and_then(Value::extract_error);
+        self.check(reply, made).await
+    }
+
+    /// Many commands, one reply each; a server's error stays with its command.
+    pub(super) async fn pipeline(&self, commands: &Pipeline) -> Result<Vec<Result<Value>>> {
+        let (mut connection, made) = self.get().await?;
+        let replies = connection.send_packed_commands(commands, 0, commands.len()).await;
+        let replies = self.check(replies, made).await?;
+        if replies.len() != commands.len() {
+            self.drop_connection(made).await;
+            return Err(Error::Protocol("fewer replies than commands".into()));
+        }
+        let replies: Vec<_> =
+            replies.into_iter().map(|reply| reply.extract_error().map_err(Error::from)).collect();
+        if replies.iter().any(|reply| matches!(reply, Err(Error::Server(text)) if text.starts_with("NOSCRIPT"))) {
+            // SCRIPT FLUSH, or a failover to a server that never saw them: a new connection loads them again.
+            self.drop_connection(made).await;
+            return Err(Error::Lost("the server forgot our scripts".into()));
+        }
+        Ok(replies)
+    }
+
+    async fn check<T>(&self, reply: ::redis::RedisResult<T>, made: u64) -> Result<T> {
+        let reply = reply.map_err(Error::from);
+        if reply.as_ref().is_err_and(Error::is_lost) {
+            self.drop_connection(made).await;
+        }
+        reply
+    }
+
+    pub(super) async fn close(&self) {
+        let mut slot = self.slot.lock().await;
+        slot.closed = true;
+        slot.connection = None;
+    }
+}

@@ -1,0 +1,31 @@
+//! What feeds a subscription and carries out its outcomes: a stream's group here, a shard reader beside it.
+//!
+//! Lanes, credits, settlement and drain know nothing else of a broker.
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+
+use crate::batch::Token;
+use crate::error::Result;
+use crate::settle::Work;
+use crate::subscription::Subscription;
+
+/// Where a subscription's entries come from and where their outcomes go.
+#[async_trait]
+pub trait Source: Send + Sync + std::fmt::Debug + 'static {
+    /// Whether a retry needs no command: the entry stays pending and comes back by itself.
+    fn retries_in_place(&self) -> bool;
+    /// An entry was let go of without a command: it stays pending for whoever recovers it.
+    fn left(&self, token: &Token);
+    /// Check the server and make ready to read.
+    async fn open(&self, subscription: &Arc<Subscription>) -> Result<()>;
+    /// Feed the subscription until it is told to stop; returns once the last reply was taken in.
+    async fn read(&self, subscription: &Arc<Subscription>) -> Result<()>;
+    /// Carry out outcomes. What is left in `work` after an error has no known result and is tried again.
+    async fn settle(&self, subscription: &Subscription, work: &mut Work) -> Result<()>;
+    /// Give back entries that were never started. Returns how many were still ours.
+    async fn release(&self, subscription: &Subscription, tokens: &[Token]) -> Result<usize>;
+    /// Keep what is held: leases and other timers, until the subscription is closed.
+    async fn tend(&self, subscription: &Arc<Subscription>);
+}

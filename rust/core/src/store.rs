@@ -1,0 +1,184 @@
+//! What a stream server can do, in our words. Redis and Valkey are one implementation.
+//!
+//! Every operation that must not be torn apart is one method, so that an implementation makes it atomic by its own
+//! means: a script on a server, a lock in a process.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+
+use crate::batch::{Origin, RawBatch, Token};
+use crate::entry::EntryId;
+use crate::error::Result;
+
+/// What the connected server can do, found by asking it.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[expect(clippy::struct_excessive_bools, reason = "each is one independent answer of the server")]
+pub struct Abilities {
+    /// `redis` or `valkey`.
+    pub server: String,
+    /// As it reports it; for messages only.
+    pub version: String,
+    /// `XREADGROUP ... CLAIM` (Redis 8.4).
+    pub claim: bool,
+    /// `XNACK` (Redis 8.8).
+    pub xnack: bool,
+    /// `XACKDEL` (Redis 8.2).
+    pub xackdel: bool,
+    /// `MAXSIZE` of reads (Redis 8.10).
+    pub max_size: bool,
+}
+
+/// One read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Want {
+    /// Entries at most.
+    pub count: usize,
+    /// How long the server may wait for one; none: answer at once.
+    pub block: Option<Duration>,
+    /// Take over entries that lay pending for so long first.
+    pub claim: Option<Duration>,
+}
+
+/// A connection of its own for one subscription's reads.
+#[async_trait]
+pub trait EntryReader: Send {
+    /// Read once. Cancelling it loses nothing only if the reader is dropped after.
+    async fn read(&mut self, want: Want) -> Result<RawBatch>;
+    /// What `StreamStore::unblock` knows this reader by.
+    fn id(&self) -> i64;
+}
+
+/// Which pending entries a scan takes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Pending {
+    /// Anyone's, idle for at least so long.
+    Idle(Duration),
+    /// Those of the reader's own consumer name, however fresh.
+    Own,
+}
+
+/// One bounded step of a scan over a pending list.
+#[derive(Debug, Default)]
+pub struct Scanned {
+    /// What was taken over.
+    pub raw: RawBatch,
+    /// Where the next step begins; none: the end was reached.
+    pub cursor: Option<EntryId>,
+    /// Pending entries whose body is gone; they are off the list now.
+    pub deleted: Vec<EntryId>,
+}
+
+/// What to do with one entry, after checking that it is still its holder's.
+#[derive(Debug)]
+pub struct Order {
+    /// The entry.
+    pub token: Token,
+    /// Who must own it for the order to be carried out.
+    pub owner: Arc<Origin>,
+    /// The delivery count it must stand at.
+    pub count: u32,
+    /// What to do.
+    pub action: Action,
+}
+
+/// How an owner-checked order ends an entry's delivery.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Action {
+    /// Off the pending list.
+    Ack,
+    /// A copy at the stream's end, and off the pending list, in one step.
+    Copy,
+    /// Into the sorted set of delayed entries, and off the pending list, in one step.
+    Delay(Duration),
+}
+
+/// What became of an order.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Verdict {
+    /// Carried out.
+    Done,
+    /// It was not on the pending list any more.
+    Gone,
+    /// Someone else owns it.
+    Taken,
+    /// The server refused it; the entry is still pending.
+    Refused(crate::error::Error),
+}
+
+/// Delayed entries that were moved back into their stream.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Promoted {
+    /// How many.
+    pub moved: usize,
+    /// When the next one is due, from now.
+    pub next: Option<Duration>,
+}
+
+/// One entry to add.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Append {
+    /// The stream.
+    pub stream: Arc<str>,
+    /// Name and value pairs.
+    pub fields: Vec<(Vec<u8>, Vec<u8>)>,
+    /// Trim the stream on the way.
+    pub trim: Option<Trim>,
+}
+
+/// How `Append` trims.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Trim {
+    /// `MAXLEN` or `MINID`.
+    pub strategy: &'static str,
+    /// The length or the id.
+    pub threshold: String,
+    /// Whether whole nodes only are trimmed, which is much cheaper.
+    pub approximate: bool,
+}
+
+/// A server of streams.
+#[async_trait]
+pub trait StreamStore: Send + Sync + std::fmt::Debug + 'static {
+    /// Connect, and ask what the server can do.
+    async fn connect(&self) -> Result<Abilities>;
+    /// What it could do when last asked; nothing before `connect`.
+    fn abilities(&self) -> Abilities;
+    /// The server's time of day, in milliseconds.
+    async fn time_ms(&self) -> Result<u64>;
+    /// Create a group, and its stream with it. False: it was there.
+    async fn create_group(&self, stream: &str, group: &str, start: &str) -> Result<bool>;
+    /// Whether the group is there.
+    async fn has_group(&self, stream: &str, group: &str) -> Result<bool>;
+    /// Move a group's cursor.
+    async fn move_group(&self, stream: &str, group: &str, position: &str) -> Result<()>;
+    /// The id last given out in this stream; none where there is no stream.
+    async fn last_id(&self, stream: &str) -> Result<Option<EntryId>>;
+    /// A connection for reading. `hash_keys`: compute partitions.
+    async fn open_reader(&self, origin: &Arc<Origin>, hash_keys: bool) -> Result<Box<dyn EntryReader>>;
+    /// End a reader's blocked read early; its reply still comes.
+    async fn unblock(&self, reader: i64) -> Result<()>;
+    /// Take over pending entries from `cursor` on, `count` at most.
+    async fn scan(
+        &self,
+        origin: &Arc<Origin>,
+        which: Pending,
+        cursor: EntryId,
+        count: usize,
+        hash_keys: bool,
+    ) -> Result<Scanned>;
+    /// Acknowledge ids without a check, and carry out owner-checked orders, in one round trip. One verdict per order.
+    async fn settle(&self, origin: &Arc<Origin>, acks: &[EntryId], orders: &[Order], delay_key: &str)
+    -> Result<Vec<Verdict>>;
+    /// Make entries young again without counting a delivery. Returns those that are not this consumer's any more.
+    async fn renew(&self, origin: &Arc<Origin>, ids: &[EntryId]) -> Result<Vec<EntryId>>;
+    /// Give entries back: claimable at once, at the delivery count they had before. Returns how many were ours.
+    async fn release(&self, origin: &Arc<Origin>, entries: &[(EntryId, u32)]) -> Result<usize>;
+    /// Move delayed entries that are due back into their stream, `limit` at most.
+    async fn promote(&self, stream: &str, delay_key: &str, limit: usize) -> Result<Promoted>;
+    /// Add entries in one pipeline. One result each; an outer error: none of the replies came.
+    async fn append(&self, entries: &[Append]) -> Result<Vec<Result<EntryId>>>;
+    /// Close all connections.
+    async fn close(&self);
+}

@@ -1,0 +1,72 @@
+//! Taking a read in: what is held already, gone, or meant for another group does not reach a lane.
+
+use std::sync::Arc;
+
+use super::StreamSource;
+use crate::batch::{Batch, RawBatch};
+use crate::entry::{EntryId, Slot};
+use crate::error::Result;
+use crate::event::Level;
+use crate::subscription::Subscription;
+
+/// Take in what was read at `read_ms` of the clock. Returns how many entries reach the lanes.
+pub(super) async fn admit(
+    source: &StreamSource,
+    subscription: &Subscription,
+    mut raw: RawBatch,
+    read_ms: u64,
+) -> Result<usize> {
+    let (Some(first), Some(last)) = (raw.slots.iter().map(|slot| slot.id).min(), raw.slots.iter().map(|slot| slot.id).max())
+    else {
+        return Ok(0);
+    };
+    let fresh = source.group.advance(first, last);
+    // One look per batch settles it for nearly all: only claimed entries, copies and a moved cursor need more.
+    let ordinary = |slot: &Slot| slot.earlier == 0 && !slot.deleted && !slot.copy_of.is_some();
+    if !(fresh && raw.slots.iter().all(ordinary)) {
+        let unwanted = sift(source, subscription, &mut raw);
+        if !unwanted.is_empty() {
+            source.store.settle(&subscription.origin, &unwanted, &[], &source.settings.delay_key).await?;
+        }
+    }
+    let taken = raw.slots.len();
+    subscription.take_in(Batch::new(raw, Arc::clone(&subscription.origin), read_ms));
+    Ok(taken)
+}
+
+/// Remove what must not be handled here. Returns the ids that are to be acknowledged unseen.
+fn sift(source: &StreamSource, subscription: &Subscription, raw: &mut RawBatch) -> Vec<EntryId> {
+    let origin = &subscription.origin;
+    let bytes = raw.bytes.clone();
+    let mut unwanted = Vec::new();
+    let mut deleted = 0;
+    raw.slots.retain(|slot| {
+        if slot.deleted {
+            deleted += 1;
+            unwanted.push(slot.id);
+            return false;
+        }
+        if slot.copy_of.is_some() && slot.copy_of.of(&bytes) != origin.group.as_bytes() {
+            subscription.stats.foreign_copies.add(1);
+            unwanted.push(slot.id);
+            return false;
+        }
+        if source.group.find(slot.id).is_some() {
+            subscription.stats.duplicates.add(1);
+            source.group.adopt(slot.id, Arc::clone(origin), slot.earlier.saturating_add(1));
+            return false;
+        }
+        if slot.earlier > 0 {
+            subscription.stats.claimed.add(1);
+        }
+        true
+    });
+    if deleted > 0 {
+        subscription.stats.deleted.add(deleted);
+        subscription.log(
+            Level::Warning,
+            &format!("{deleted} pending entries have no body any more (deleted or trimmed); acknowledged"),
+        );
+    }
+    unwanted
+}

@@ -1,0 +1,164 @@
+//! One consumer group as this process knows it, over all its subscriptions.
+
+use std::collections::{BTreeSet, HashMap};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use tokio::sync::Notify;
+use tokio::time::Instant;
+
+use crate::batch::{Origin, Token};
+use crate::entry::EntryId;
+use crate::held::Held;
+
+/// Ids left pending that are remembered, for where a lost group must begin again.
+const MAX_LEFT: usize = 100_000;
+
+/// Where a scan over the pending list stands. One per group and process.
+#[derive(Debug)]
+pub(super) struct Scan {
+    pub(super) cursor: EntryId,
+    pub(super) due: Instant,
+}
+
+#[derive(Debug, Default)]
+struct Marks {
+    read: EntryId,
+    acked: EntryId,
+    left: BTreeSet<EntryId>,
+}
+
+/// A group's shared knowledge.
+#[derive(Debug)]
+pub struct Group {
+    members: Mutex<Vec<Weak<Held>>>,
+    min_idle: Mutex<Option<Duration>>,
+    marks: Mutex<Marks>,
+    adopted: Mutex<HashMap<EntryId, (Arc<Origin>, u32)>>,
+    any_adopted: AtomicBool,
+    /// Held by whichever subscription scans.
+    pub(super) scan: tokio::sync::Mutex<Scan>,
+    /// Rung when an entry was delayed here.
+    pub(super) delayed: Notify,
+}
+
+impl Default for Group {
+    fn default() -> Self {
+        Self {
+            members: Mutex::default(),
+            min_idle: Mutex::default(),
+            marks: Mutex::default(),
+            adopted: Mutex::default(),
+            any_adopted: AtomicBool::new(false),
+            scan: tokio::sync::Mutex::new(Scan {
+                cursor: EntryId::ZERO,
+                due: Instant::now(),
+            }),
+            delayed: Notify::new(),
+        }
+    }
+}
+
+impl Group {
+    /// A subscription recovers this group's entries after `min_idle`; the shortest counts.
+    pub(super) fn recovered_after(&self, min_idle: Duration) {
+        let mut known = self.min_idle.lock();
+        *known = Some(known.map_or(min_idle, |known| known.min(min_idle)));
+    }
+
+    pub(super) fn min_idle(&self) -> Option<Duration> {
+        *self.min_idle.lock()
+    }
+
+    pub(super) fn join(&self, held: &Arc<Held>) {
+        let mut members = self.members.lock();
+        members.retain(|member| member.strong_count() > 0);
+        members.push(Arc::downgrade(held));
+    }
+
+    /// The entry with this id, if any subscription of this process holds it.
+    pub(super) fn find(&self, id: EntryId) -> Option<Token> {
+        let members: Vec<_> = self.members.lock().iter().filter_map(Weak::upgrade).collect();
+        members.iter().find_map(|held| held.find(id))
+    }
+
+    /// Note the highest id of a read. True: all of it is new to this process.
+    pub(super) fn advance(&self, first: EntryId, last: EntryId) -> bool {
+        let mut marks = self.marks.lock();
+        let fresh = first > marks.read;
+        marks.read = marks.read.max(last);
+        fresh
+    }
+
+    pub(super) fn acked(&self, tokens: &[Token]) {
+        let mut marks = self.marks.lock();
+        for token in tokens {
+            marks.acked = marks.acked.max(token.id());
+        }
+        if !marks.left.is_empty() {
+            for token in tokens {
+                marks.left.remove(&token.id());
+            }
+        }
+    }
+
+    pub(super) fn left(&self, id: EntryId) {
+        let mut marks = self.marks.lock();
+        marks.left.insert(id);
+        if marks.left.len() > MAX_LEFT {
+            marks.left.pop_last();
+        }
+    }
+
+    /// After which id a group that was lost must begin, so that nothing unsettled is skipped: behind the last
+    /// acknowledged entry, but before any that is held or was left pending here.
+    pub(super) fn resume_after(&self) -> EntryId {
+        let members: Vec<_> = self.members.lock().iter().filter_map(Weak::upgrade).collect();
+        let held = members.iter().flat_map(|held| held.tokens()).map(|token| token.id()).min();
+        let marks = self.marks.lock();
+        let unsettled = [held, marks.left.first().copied()].into_iter().flatten().min();
+        unsettled.map_or(marks.acked, |id| id.previous().min(marks.acked))
+    }
+
+    /// An entry held here was delivered once more, to `owner`: from now on that is what its settling must match.
+    pub(super) fn adopt(&self, id: EntryId, owner: Arc<Origin>, count: u32) {
+        self.adopted.lock().insert(id, (owner, count));
+        self.any_adopted.store(true, Ordering::Release);
+    }
+
+    /// Under which name and count the entry is pending now, if that changed while it was held.
+    pub(super) fn adopted(&self, id: EntryId) -> Option<(Arc<Origin>, u32)> {
+        if !self.any_adopted.load(Ordering::Acquire) {
+            return None;
+        }
+        self.adopted.lock().get(&id).cloned()
+    }
+
+    pub(super) fn forget_adopted(&self, id: EntryId) {
+        if self.any_adopted.load(Ordering::Acquire) {
+            let mut adopted = self.adopted.lock();
+            adopted.remove(&id);
+            self.any_adopted.store(!adopted.is_empty(), Ordering::Release);
+        }
+    }
+}
+
+/// The groups that subscriptions of one client belong to.
+#[derive(Debug, Default)]
+pub struct Groups(Mutex<HashMap<(String, String), Weak<Group>>>);
+
+impl Groups {
+    /// The one `Group` of this stream and group name.
+    pub fn get(&self, stream: &str, group: &str) -> Arc<Group> {
+        let mut groups = self.0.lock();
+        let known = groups.entry((stream.to_owned(), group.to_owned())).or_default();
+        if let Some(group) = known.upgrade() {
+            return group;
+        }
+        let group = Arc::new(Group::default());
+        *known = Arc::downgrade(&group);
+        group
+    }
+}

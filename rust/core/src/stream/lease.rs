@@ -1,0 +1,107 @@
+//! Keeps what is queued or running from being taken over while this process lives.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::{StreamSource, settlement};
+use crate::backoff::Quiet;
+use crate::batch::{Mark, Token};
+use crate::error::Result;
+use crate::event::Level;
+use crate::subscription::Subscription;
+
+/// A renewal is due after this part of `min_idle`; with the time it takes, no entry gets older than a third.
+const PART: u32 = 6;
+/// How often to look whether a recoverer has come, where none is known.
+const NO_RECOVERER: Duration = Duration::from_secs(1);
+/// An event loop that has not turned for this many times `min_idle` has its entries given up.
+const STALLED: u32 = 20;
+
+/// Renew until the subscription is closed.
+pub(super) async fn run(source: &StreamSource, subscription: &Arc<Subscription>) {
+    let quiet = Quiet::default();
+    loop {
+        let min_idle = source.min_idle();
+        let tick = min_idle.map_or(NO_RECOVERER, |min_idle| (min_idle / PART).max(Duration::from_millis(1)));
+        tokio::select! {
+            () = subscription.closed.cancelled() => return,
+            () = subscription.clock.sleep(tick) => {}
+        }
+        let Some(min_idle) = min_idle else {
+            continue;
+        };
+        let tick_ms = u64::try_from(tick.as_millis()).unwrap_or(u64::MAX);
+        if give_up_stalled(source, subscription, min_idle, tick_ms) {
+            continue;
+        }
+        if let Err(error) = renew(source, subscription, tick_ms).await
+            && let Some(unsaid) = quiet.allow()
+        {
+            let text = format!("renewing entries failed, trying again: {error} ({unsaid} more like this)");
+            subscription.log(Level::Warning, &text);
+        }
+    }
+}
+
+/// Renew all batches last refreshed at least `age_ms` ago.
+pub(super) async fn renew(source: &StreamSource, subscription: &Subscription, age_ms: u64) -> Result<()> {
+    for batch in subscription.held.batches() {
+        let now = subscription.clock.now_ms();
+        if now.saturating_sub(batch.refreshed_ms()) < age_ms {
+            continue;
+        }
+        let held: Vec<Token> =
+            batch.tokens().filter(|token| token.mark() != Mark::Done && !token.is_lost()).collect();
+        for chunk in held.chunks(settlement::CHUNK) {
+            let ids: Vec<_> = chunk.iter().map(Token::id).collect();
+            let lost = source.store.renew(&subscription.origin, &ids).await?;
+            if lost.is_empty() {
+                continue;
+            }
+            // One that was settled meanwhile is off the list by our own ack; an adopted one is ours by another name.
+            let lost: Vec<_> = chunk
+                .iter()
+                .filter(|token| lost.contains(&token.id()))
+                .filter(|token| matches!(token.mark(), Mark::Queued | Mark::Running))
+                .filter(|token| source.group.adopted(token.id()).is_none())
+                .cloned()
+                .collect();
+            if !lost.is_empty() {
+                subscription.lose(&lost);
+                let text = format!("{} entries were taken over by another consumer while they were held here", lost.len());
+                subscription.log(Level::Warning, &text);
+            }
+        }
+        batch.refresh(now);
+    }
+    Ok(())
+}
+
+/// Give up what is held when the event loop has stopped turning: another process must be able to go on.
+fn give_up_stalled(source: &StreamSource, subscription: &Subscription, min_idle: Duration, tick_ms: u64) -> bool {
+    let now = subscription.clock.now_ms();
+    let aged = |batch: &Arc<crate::batch::Batch>| now.saturating_sub(batch.refreshed_ms()) >= tick_ms;
+    if !subscription.held.batches().iter().any(aged) {
+        return false;
+    }
+    let allowed = source.settings.renew_stalled.unwrap_or(min_idle * STALLED);
+    let stalled = subscription.events.stalled();
+    if stalled < allowed {
+        return false;
+    }
+    let held: Vec<_> = subscription.held.tokens();
+    let held: Vec<_> =
+        held.into_iter().filter(|token| token.mark() != Mark::Settled && !token.is_lost()).collect();
+    if !held.is_empty() {
+        subscription.lose(&held);
+        let text = format!(
+            "the event loop has not turned for {:.1} s (renew_stalled is {:.1} s): {} entries are given up; \
+             look for a blocking call in a handler",
+            stalled.as_secs_f64(),
+            allowed.as_secs_f64(),
+            held.len()
+        );
+        subscription.log(Level::Error, &text);
+    }
+    true
+}

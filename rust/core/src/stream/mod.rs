@@ -1,0 +1,161 @@
+//! A stream's consumer group as a `Source`: reading, recovering, settling, leases and delayed retries,
+//! over any `StreamStore`.
+
+mod admit;
+mod delay;
+mod group;
+mod lease;
+mod reader;
+mod scan;
+mod settings;
+mod settlement;
+
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use async_trait::async_trait;
+
+pub use group::{Group, Groups};
+pub use settings::{Mode, StreamSettings};
+
+use crate::batch::Token;
+use crate::error::{Error, Result};
+use crate::event::Level;
+use crate::settle::Work;
+use crate::source::Source;
+use crate::store::StreamStore;
+use crate::subscription::Subscription;
+
+/// What a subscription reads, once the server has been asked what it can do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[expect(clippy::struct_excessive_bools, reason = "each is one independent part of what is read")]
+struct Plan {
+    /// Entries that were never delivered.
+    new: bool,
+    /// Pending ones, in the same command.
+    claim: bool,
+    /// Pending ones, by scanning.
+    scan: bool,
+}
+
+/// One consumer of one group.
+#[derive(Debug)]
+pub struct StreamSource {
+    settings: StreamSettings,
+    store: Arc<dyn StreamStore>,
+    group: Arc<Group>,
+    plan: OnceLock<Plan>,
+}
+
+impl StreamSource {
+    /// A source that has asked nothing yet.
+    pub fn new(settings: StreamSettings, store: Arc<dyn StreamStore>, group: Arc<Group>) -> Self {
+        if settings.mode != Mode::New
+            && let Some(min_idle) = settings.min_idle
+        {
+            group.recovered_after(min_idle);
+        }
+        Self {
+            settings,
+            store,
+            group,
+            plan: OnceLock::new(),
+        }
+    }
+
+    /// How long an entry may lie before a recoverer takes it: what renewal and late acks go by.
+    fn min_idle(&self) -> Option<Duration> {
+        self.settings.min_idle.or_else(|| self.group.min_idle())
+    }
+
+    fn plan(&self) -> Plan {
+        let unopened = Plan {
+            new: false,
+            claim: false,
+            scan: false,
+        };
+        *self.plan.get().unwrap_or(&unopened)
+    }
+
+    fn make_plan(&self, subscription: &Subscription) -> Result<Plan> {
+        let abilities = self.store.abilities();
+        let mode = self.settings.mode;
+        let claim = matches!(mode, Mode::Claiming | Mode::Recovering) && abilities.claim;
+        if mode == Mode::Claiming && !claim {
+            return Err(Error::TooOld {
+                subscription: format!(
+                    "RedisStream.claiming({:?}) of {}",
+                    subscription.origin.stream, subscription.origin.subscription
+                ),
+                required: "Redis 8.4.0 or later (XREADGROUP CLAIM), or RedisStream.recovering".into(),
+                actual: format!("{} {}", abilities.server, abilities.version),
+            });
+        }
+        Ok(Plan {
+            new: mode != Mode::Reclaim,
+            claim,
+            scan: mode == Mode::Reclaim || (mode == Mode::Recovering && !claim),
+        })
+    }
+}
+
+#[async_trait]
+impl Source for StreamSource {
+    fn retries_in_place(&self) -> bool {
+        matches!(self.settings.mode, Mode::Claiming | Mode::Recovering)
+    }
+
+    fn left(&self, token: &Token) {
+        self.group.left(token.id());
+    }
+
+    async fn open(&self, subscription: &Arc<Subscription>) -> Result<()> {
+        let plan = self.make_plan(subscription)?;
+        let origin = &subscription.origin;
+        let refused = |error: Error| match error {
+            Error::Server(text) | Error::NoGroup(text) => Error::Subscribe(format!(
+                "{}: the server refused the group: {text}; check the stream's name and type",
+                subscription.describe()
+            )),
+            other => other,
+        };
+        if self.settings.create_group {
+            let start = &self.settings.start_id;
+            self.store.create_group(&origin.stream, &origin.group, start).await.map_err(refused)?;
+        } else if !self.store.has_group(&origin.stream, &origin.group).await.map_err(refused)? {
+            return Err(Error::Subscribe(format!(
+                "{}: there is no such group; create it, or leave create_group on",
+                subscription.describe()
+            )));
+        }
+        if let Some(position) = &self.settings.start_at {
+            self.store.move_group(&origin.stream, &origin.group, position).await.map_err(refused)?;
+            subscription.log(Level::Info, &format!("start_at moved the whole group's cursor to {position}"));
+        }
+        self.group.join(&subscription.held);
+        // A second opening finds the same server, so the first plan may stand.
+        let _ = self.plan.set(plan);
+        Ok(())
+    }
+
+    async fn read(&self, subscription: &Arc<Subscription>) -> Result<()> {
+        reader::run(self, subscription).await
+    }
+
+    async fn settle(&self, subscription: &Subscription, work: &mut Work) -> Result<()> {
+        settlement::carry_out(self, subscription, work).await
+    }
+
+    async fn release(&self, subscription: &Subscription, tokens: &[Token]) -> Result<usize> {
+        let mut released = 0;
+        for chunk in tokens.chunks(settlement::CHUNK) {
+            let entries: Vec<_> = chunk.iter().map(|token| (token.id(), token.slot().earlier)).collect();
+            released += self.store.release(&subscription.origin, &entries).await?;
+        }
+        Ok(released)
+    }
+
+    async fn tend(&self, subscription: &Arc<Subscription>) {
+        tokio::join!(lease::run(self, subscription), delay::run(self, subscription));
+    }
+}

@@ -1,0 +1,193 @@
+//! The read loop of one subscription: connect, recover, read, take in; and all of it again after a loss.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::scan::{self, Step};
+use super::{StreamSource, admit, lease};
+use crate::backoff::{Backoff, Quiet};
+use crate::entry::EntryId;
+use crate::error::{Error, Result};
+use crate::event::{Level, State};
+use crate::store::{EntryReader, Want};
+use crate::subscription::Subscription;
+
+/// How long a read that was told to end may take to say so. Past it the server is taken for gone.
+const UNBLOCK: Duration = Duration::from_secs(1);
+/// A read error that lasts this long makes the subscription unhealthy; one that passes does not.
+const UNHEALTHY: Duration = Duration::from_millis(250);
+
+/// Read until told to stop, through every loss of the server.
+pub(super) async fn run(source: &StreamSource, subscription: &Arc<Subscription>) -> Result<()> {
+    let mut backoff = source.settings.reconnect.clone();
+    let quiet = Quiet::default();
+    let mut again = false;
+    loop {
+        let Err(error) = connected(source, subscription, again, &mut backoff).await else {
+            return Ok(());
+        };
+        if matches!(error, Error::NoGroup(_)) && !source.settings.recreate_group {
+            return Err(Error::Subscribe(format!(
+                "{}: the group is gone ({error}); on_missing_group=\"fail\" ends the subscription here",
+                subscription.describe()
+            )));
+        }
+        again = true;
+        subscription.stats.read_errors.add(1);
+        let wait = backoff.wait();
+        if wait > UNHEALTHY || !error.is_lost() {
+            subscription.post_state(State::Retrying(error.clone()));
+        }
+        if let Some(unsaid) = quiet.allow() {
+            let text = format!("reading failed, trying again: {error} ({unsaid} more like this)");
+            subscription.log(Level::Warning, &text);
+        }
+        tokio::select! {
+            () = subscription.stop.cancelled() => return Ok(()),
+            () = subscription.clock.sleep(wait) => {}
+        }
+    }
+}
+
+async fn connected(
+    source: &StreamSource,
+    subscription: &Arc<Subscription>,
+    again: bool,
+    backoff: &mut Backoff,
+) -> Result<()> {
+    let origin = &subscription.origin;
+    let opening = source.store.open_reader(origin, source.settings.by_key);
+    let mut reader = tokio::select! {
+        () = subscription.stop.cancelled() => return Ok(()),
+        reader = opening => reader?,
+    };
+    if again {
+        subscription.stats.reconnects.add(1);
+        ensure_group(source, subscription).await?;
+        // Idle times are absolute: after an outage what is held here looks abandoned, to us and to others.
+        lease::renew(source, subscription, 0).await?;
+    }
+    let own_may_wait = again || source.settings.fixed_consumer;
+    if source.settings.mode == super::Mode::New && own_may_wait {
+        scan::own(source, subscription).await?;
+    }
+    subscription.post_state(State::Reading);
+    let mut turn = Turn::default();
+    while !subscription.stop.is_cancelled() {
+        match turn.take(source, subscription, reader.as_mut()).await {
+            Ok(()) => backoff.reset(),
+            Err(error @ Error::NoGroup(_)) if source.settings.recreate_group => {
+                subscription.stats.read_errors.add(1);
+                subscription.log(Level::Warning, &format!("the group is gone ({error})"));
+                ensure_group(source, subscription).await?;
+                subscription.clock.sleep(backoff.wait()).await;
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}
+
+/// Make the group again if it is gone, where nothing unsettled is skipped.
+async fn ensure_group(source: &StreamSource, subscription: &Subscription) -> Result<()> {
+    let origin = &subscription.origin;
+    if source.store.has_group(&origin.stream, &origin.group).await? {
+        return Ok(());
+    }
+    if !source.settings.recreate_group {
+        return Err(Error::NoGroup(format!("group {} of stream {} is gone", origin.group, origin.stream)));
+    }
+    let last = source.store.last_id(&origin.stream).await?.unwrap_or(EntryId::ZERO);
+    let resume = source.group.resume_after();
+    // A stream that was made anew may count from anywhere: none of it was seen.
+    let start = if resume > last { EntryId::ZERO } else { resume };
+    if source.store.create_group(&origin.stream, &origin.group, &start.to_string()).await? {
+        let text = format!("the server lost the group; created it again, reading on after {start}");
+        subscription.log(Level::Warning, &text);
+    }
+    Ok(())
+}
+
+/// What the last read says about the next one.
+#[derive(Debug, Default)]
+struct Turn {
+    /// It was full of claimed entries: the next one leaves CLAIM out, so that new entries never starve.
+    only_new: bool,
+}
+
+impl Turn {
+    async fn take(
+        &mut self,
+        source: &StreamSource,
+        subscription: &Arc<Subscription>,
+        reader: &mut dyn EntryReader,
+    ) -> Result<()> {
+        let settings = &source.settings;
+        let plan = source.plan();
+        tokio::select! {
+            biased;
+            () = subscription.stop.cancelled() => return Ok(()),
+            () = subscription.credits.wait(settings.count.div_ceil(2)) => {}
+        }
+        let mut block = Some(settings.block);
+        if plan.scan {
+            let min_idle = settings.min_idle.unwrap_or_default();
+            match scan::step(source, subscription, min_idle).await? {
+                Step::Again if !plan.new => return Ok(()),
+                Step::Again => block = None,
+                Step::Rest(rest) if !plan.new => {
+                    tokio::select! {
+                        () = subscription.stop.cancelled() => {}
+                        () = subscription.clock.sleep(rest) => {}
+                    }
+                    return Ok(());
+                }
+                Step::Rest(rest) => block = Some(settings.block.min(rest.max(Duration::from_millis(1)))),
+            }
+        }
+        let claim = settings.min_idle.filter(|_| plan.claim && !self.only_new);
+        if self.only_new {
+            block = None;
+        }
+        let count = settings.count.min(subscription.credits.room());
+        if count == 0 {
+            return Ok(());
+        }
+        let want = Want { count, block, claim };
+        let read_ms = subscription.clock.now_ms();
+        let Some(raw) = read(source, subscription, reader, want).await? else {
+            return Ok(());
+        };
+        subscription.stats.reads.add(1);
+        // The age of what a blocked read brought counts from its answer, of what was there from before it.
+        let read_ms = if raw.slots.len() < count { subscription.clock.now_ms() } else { read_ms };
+        self.only_new = claim.is_some() && raw.slots.len() == count && raw.slots.iter().all(|slot| slot.earlier > 0);
+        admit::admit(source, subscription, raw, read_ms).await?;
+        Ok(())
+    }
+}
+
+/// One read; at stop the blocked one is ended by the server, so that its last reply is taken in and not lost.
+async fn read(
+    source: &StreamSource,
+    subscription: &Subscription,
+    reader: &mut dyn EntryReader,
+    want: Want,
+) -> Result<Option<crate::batch::RawBatch>> {
+    let id = reader.id();
+    let reading = reader.read(want);
+    tokio::pin!(reading);
+    tokio::select! {
+        biased;
+        raw = &mut reading => return raw.map(Some),
+        () = subscription.stop.cancelled() => {}
+    }
+    let unblocked = tokio::time::timeout(UNBLOCK, async {
+        source.store.unblock(id).await?;
+        reading.await
+    });
+    match unblocked.await {
+        Ok(raw) => raw.map(Some),
+        Err(_) => Ok(None),
+    }
+}

@@ -1,0 +1,86 @@
+//! Recovering by scanning the pending list, for servers without CLAIM: paced, and one scan per group and process.
+
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::StreamSource;
+use super::admit::admit;
+use crate::entry::EntryId;
+use crate::error::Result;
+use crate::event::Level;
+use crate::store::Pending;
+use crate::subscription::Subscription;
+
+/// A finished scan rests at least this many times as long as it took, so that scanning never becomes the load.
+const REST: u32 = 50;
+
+/// What a look at the scan came to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Step {
+    /// There is more of the list to see now.
+    Again,
+    /// Nothing to do before then.
+    Rest(Duration),
+}
+
+/// Take one step if one is due and no other subscription of this group is at it.
+pub(super) async fn step(source: &StreamSource, subscription: &Subscription, min_idle: Duration) -> Result<Step> {
+    let pause = (min_idle / 10).clamp(Duration::from_millis(10), Duration::from_secs(1));
+    let Ok(mut scan) = source.group.scan.try_lock() else {
+        return Ok(Step::Rest(pause));
+    };
+    let now = Instant::now();
+    if scan.due > now {
+        return Ok(Step::Rest(scan.due - now));
+    }
+    let count = source.settings.count.min(subscription.credits.room());
+    if count == 0 {
+        return Ok(Step::Rest(pause));
+    }
+    let which = Pending::Idle(min_idle);
+    let read_ms = subscription.clock.now_ms();
+    let scanned =
+        source.store.scan(&subscription.origin, which, scan.cursor, count, source.settings.by_key).await?;
+    note_deleted(subscription, &scanned.deleted);
+    admit(source, subscription, scanned.raw, read_ms).await?;
+    if let Some(cursor) = scanned.cursor {
+        scan.cursor = cursor;
+        return Ok(Step::Again);
+    }
+    scan.cursor = EntryId::ZERO;
+    let rest = pause.max(now.elapsed() * REST);
+    scan.due = Instant::now() + rest;
+    Ok(Step::Rest(rest))
+}
+
+/// Take back entries that are pending under this consumer's own name and not held here: those of an earlier life
+/// under a fixed name, and those whose reply was lost with its connection.
+pub(super) async fn own(source: &StreamSource, subscription: &Subscription) -> Result<()> {
+    let mut cursor = Some(EntryId::ZERO);
+    while let Some(from) = cursor {
+        let wanted = source.settings.count.div_ceil(2);
+        tokio::select! {
+            () = subscription.stop.cancelled() => return Ok(()),
+            () = subscription.credits.wait(wanted) => {}
+        }
+        let count = source.settings.count.min(subscription.credits.room()).max(1);
+        let read_ms = subscription.clock.now_ms();
+        let scanned =
+            source.store.scan(&subscription.origin, Pending::Own, from, count, source.settings.by_key).await?;
+        note_deleted(subscription, &scanned.deleted);
+        admit(source, subscription, scanned.raw, read_ms).await?;
+        cursor = scanned.cursor;
+    }
+    Ok(())
+}
+
+fn note_deleted(subscription: &Subscription, deleted: &[EntryId]) {
+    if !deleted.is_empty() {
+        subscription.stats.deleted.add(deleted.len());
+        subscription.log(
+            Level::Warning,
+            &format!("{} pending entries have no body any more (deleted or trimmed); acknowledged", deleted.len()),
+        );
+    }
+}

@@ -1,0 +1,50 @@
+//! What the user chose for one stream subscription; validated before it comes here.
+
+use std::time::Duration;
+
+use crate::backoff::Backoff;
+
+/// Which entries a subscription reads.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Mode {
+    /// Never-delivered ones.
+    New,
+    /// Pending ones that lay idle.
+    Reclaim,
+    /// Both, in one command (`XREADGROUP ... CLAIM`).
+    Claiming,
+    /// Both, on every server.
+    Recovering,
+}
+
+/// Settings of one stream subscription.
+#[derive(Debug, Clone)]
+#[expect(clippy::struct_excessive_bools, reason = "they are the user's independent switches")]
+pub struct StreamSettings {
+    /// What to read.
+    pub mode: Mode,
+    /// How long an entry lies pending before it is recovered.
+    pub min_idle: Option<Duration>,
+    /// Entries per read.
+    pub count: usize,
+    /// How long a read waits on the server.
+    pub block: Duration,
+    /// Where a group that is created here begins.
+    pub start_id: String,
+    /// Where the group's cursor is moved at each start.
+    pub start_at: Option<String>,
+    /// Create the group if it is missing.
+    pub create_group: bool,
+    /// Create it again if it goes missing later.
+    pub recreate_group: bool,
+    /// Compute the partition of each key.
+    pub by_key: bool,
+    /// When a loop that does not turn has its entries given up.
+    pub renew_stalled: Option<Duration>,
+    /// The sorted set of delayed entries.
+    pub delay_key: String,
+    /// The consumer name was chosen by the user: entries of an earlier life may be pending under it.
+    pub fixed_consumer: bool,
+    /// Waits between attempts.
+    pub reconnect: Backoff,
+}

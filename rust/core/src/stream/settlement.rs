@@ -1,0 +1,136 @@
+//! Carries outcomes out: plain acks while that is safe, owner-checked orders where it is not.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::StreamSource;
+use crate::batch::Token;
+use crate::error::Result;
+use crate::event::Level;
+use crate::settle::{Outcome, Work};
+use crate::store::{Action, Order, Verdict};
+use crate::subscription::Subscription;
+
+/// Ids per command: a script on so many takes the server about a millisecond.
+pub(super) const CHUNK: usize = 500;
+/// For how long after a read a plain ack is safe where nobody has said when entries are recovered.
+const UNKNOWN_MIN_IDLE: Duration = Duration::from_secs(10);
+/// The wait before the second retry in a row; it doubles up to the maximum, so that a retry never spins.
+const FIRST_DELAY: Duration = Duration::from_millis(100);
+const MAX_DELAY: Duration = Duration::from_secs(10);
+
+/// Carry out all of `work`, or leave it as it is when the connection is lost on the way.
+pub(super) async fn carry_out(source: &StreamSource, subscription: &Subscription, work: &mut Work) -> Result<()> {
+    let (plain, mut orders) = split(source, subscription, work);
+    for (token, outcome) in &work.others {
+        let action = match outcome {
+            Outcome::Retry(delay) => retry_action(token, *delay),
+            Outcome::Ack | Outcome::Drop | Outcome::Leave => Action::Ack,
+        };
+        orders.push(order(source, subscription, token, action));
+    }
+    let ids: Vec<_> = plain.iter().map(Token::id).collect();
+    subscription.stats.settles.add(ids.len().div_ceil(1000) + orders.len());
+    let verdicts =
+        source.store.settle(&subscription.origin, &ids, &orders, &source.settings.delay_key).await?;
+    let work = std::mem::take(work);
+    count(subscription, &work, &orders, &verdicts);
+    note_taken(subscription, &orders, &verdicts);
+    if orders.iter().any(|order| matches!(order.action, Action::Delay(_))) {
+        source.group.delayed.notify_waiters();
+    }
+    source.group.acked(&work.acks);
+    subscription.complete(&work.acks);
+    let others: Vec<_> = work.others.into_iter().map(|(token, _)| token).collect();
+    if !others.is_empty() {
+        source.group.acked(&others);
+        subscription.complete(&others);
+    }
+    for order in &orders {
+        source.group.forget_adopted(order.token.id());
+    }
+    Ok(())
+}
+
+/// Acks that may go unchecked, and orders for the rest: late ones, resent ones, copies, those that changed hands.
+fn split(source: &StreamSource, subscription: &Subscription, work: &Work) -> (Vec<Token>, Vec<Order>) {
+    let now = subscription.clock.now_ms();
+    let safe = source.min_idle().unwrap_or(UNKNOWN_MIN_IDLE) / 2;
+    let safe_ms = u64::try_from(safe.as_millis()).unwrap_or(u64::MAX);
+    let mut orders = Vec::new();
+    let mut plain = Vec::with_capacity(work.acks.len());
+    for token in &work.acks {
+        let young = now.saturating_sub(token.batch().refreshed_ms()) < safe_ms;
+        if young && !work.resend && source.group.adopted(token.id()).is_none() {
+            plain.push(token.clone());
+        } else {
+            orders.push(order(source, subscription, token, Action::Ack));
+        }
+    }
+    (plain, orders)
+}
+
+fn order(source: &StreamSource, subscription: &Subscription, token: &Token, action: Action) -> Order {
+    let (owner, count) = source
+        .group
+        .adopted(token.id())
+        .unwrap_or_else(|| (Arc::clone(&subscription.origin), token.server_count()));
+    Order {
+        token: token.clone(),
+        owner,
+        count,
+        action,
+    }
+}
+
+fn retry_action(token: &Token, delay: Option<Duration>) -> Action {
+    let retries = token.slot().retries;
+    match delay {
+        Some(delay) if delay.is_zero() => Action::Copy,
+        Some(delay) => Action::Delay(delay),
+        None if retries == 0 => Action::Copy,
+        None => Action::Delay(FIRST_DELAY.saturating_mul(1 << (retries - 1).min(7)).min(MAX_DELAY)),
+    }
+}
+
+fn count(subscription: &Subscription, work: &Work, orders: &[Order], verdicts: &[Verdict]) {
+    let stats = &subscription.stats;
+    let failed = verdicts.iter().filter(|verdict| !matches!(verdict, Verdict::Done | Verdict::Gone)).count();
+    let retried = work.others.iter().filter(|(_, outcome)| matches!(outcome, Outcome::Retry(_))).count();
+    let dropped = work.others.len() - retried;
+    stats.retried.add(retried);
+    stats.dropped.add(dropped);
+    let failed_acks = orders
+        .iter()
+        .zip(verdicts)
+        .filter(|(order, verdict)| order.action == Action::Ack && !matches!(verdict, Verdict::Done | Verdict::Gone))
+        .count();
+    debug_assert!(failed_acks <= failed, "acks are a part of the orders");
+    stats.acked.add(work.acks.len().saturating_sub(failed_acks));
+}
+
+/// Say what could not be carried out: the entry stays pending and comes back by recovery.
+fn note_taken(subscription: &Subscription, orders: &[Order], verdicts: &[Verdict]) {
+    let mut taken = Vec::new();
+    for (order, verdict) in orders.iter().zip(verdicts) {
+        match verdict {
+            Verdict::Done | Verdict::Gone => {}
+            Verdict::Taken => taken.push(order.token.clone()),
+            Verdict::Refused(error) => {
+                let id = order.token.id();
+                let text = format!("the server refused to settle entry {id}, it stays pending: {error}");
+                subscription.log(Level::Error, &text);
+            }
+        }
+    }
+    if !taken.is_empty() {
+        subscription.lose(&taken);
+        let ids: Vec<_> = taken.iter().take(10).map(|token| token.id().to_string()).collect();
+        let text = format!(
+            "{} entries were settled too late: another consumer owns them by now, nothing was removed ({})",
+            taken.len(),
+            ids.join(", ")
+        );
+        subscription.log(Level::Warning, &text);
+    }
+}

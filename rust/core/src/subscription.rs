@@ -1,0 +1,247 @@
+//! One subscription, whatever its broker: what it holds, its room, its outcomes, its timers.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use parking_lot::Mutex;
+use tokio_util::sync::CancellationToken;
+
+use crate::batch::{Batch, Mark, Origin, Token};
+use crate::clock::Clock;
+use crate::credit::Credits;
+use crate::entry::EntryId;
+use crate::error::Result;
+use crate::event::{Event, Level, Sink, State};
+use crate::held::Held;
+use crate::inbox::Inbox;
+use crate::settle::{Outcome, Settler};
+use crate::source::Source;
+use crate::stats::Stats;
+
+/// What became of a settle.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Settled {
+    /// It is on its way.
+    Taken,
+    /// Someone else owns the entry: nothing was done.
+    NotOurs,
+    /// It had an outcome before.
+    Twice,
+}
+
+/// The broker-neutral part of a subscription.
+#[derive(Debug)]
+pub struct Subscription {
+    /// The number of its events.
+    pub id: usize,
+    /// Names.
+    pub origin: Arc<Origin>,
+    /// Where entries come from and outcomes go.
+    pub source: Arc<dyn Source>,
+    /// Hand-over to the loop thread.
+    pub inbox: Inbox,
+    /// Room.
+    pub credits: Credits,
+    /// What is not done.
+    pub held: Arc<Held>,
+    /// Outcomes under way.
+    pub settler: Settler,
+    /// Counters.
+    pub stats: Stats,
+    /// Where events go.
+    pub events: Sink,
+    /// Time.
+    pub clock: Arc<Clock>,
+    /// Read no more.
+    pub stop: CancellationToken,
+    /// End everything.
+    pub closed: CancellationToken,
+    watched: Mutex<HashSet<EntryId>>,
+    any_watched: AtomicBool,
+}
+
+/// What `Subscription::new` needs to know.
+#[derive(Debug)]
+pub struct Parts {
+    /// The number of its events.
+    pub id: usize,
+    /// Names.
+    pub origin: Arc<Origin>,
+    /// Where entries come from and outcomes go.
+    pub source: Arc<dyn Source>,
+    /// What is not done; shared with others of the same group.
+    pub held: Arc<Held>,
+    /// Read and not settled, at most.
+    pub max_in_flight: usize,
+    /// Outcomes worth a command without waiting for more.
+    pub gather: usize,
+    /// Where events go.
+    pub events: Sink,
+    /// Time.
+    pub clock: Arc<Clock>,
+}
+
+impl Subscription {
+    /// A subscription that holds nothing and does not read yet.
+    pub fn new(parts: Parts) -> Arc<Self> {
+        Arc::new(Self {
+            id: parts.id,
+            origin: parts.origin,
+            source: parts.source,
+            inbox: Inbox::default(),
+            credits: Credits::new(parts.max_in_flight),
+            held: parts.held,
+            settler: Settler::new(parts.gather),
+            stats: Stats::default(),
+            events: parts.events,
+            clock: parts.clock,
+            stop: CancellationToken::new(),
+            closed: CancellationToken::new(),
+            watched: Mutex::default(),
+            any_watched: AtomicBool::new(false),
+        })
+    }
+
+    /// How messages name it.
+    pub fn describe(&self) -> String {
+        let Origin {
+            subscription,
+            stream,
+            group,
+            ..
+        } = &*self.origin;
+        format!("subscription {subscription} (stream {stream}, group {group})")
+    }
+
+    /// Say something in the log.
+    pub fn log(&self, level: Level, what: &str) {
+        let message = format!("{}: {what}", self.describe());
+        self.events.post(Event::Log { level, message });
+    }
+
+    /// Tell the loop thread that the state changed.
+    pub fn post_state(&self, state: State) {
+        let consumer = self.id;
+        self.events.post(Event::State { consumer, state });
+    }
+
+    /// Take in what was read: from here on it is held, counted and handed to the lanes.
+    pub fn take_in(&self, batch: Arc<Batch>) {
+        let entries = batch.slots().len();
+        if entries == 0 {
+            return;
+        }
+        self.stats.read.add(entries);
+        self.credits.take(entries);
+        self.held.push(Arc::clone(&batch));
+        if self.inbox.push(batch) {
+            self.events.post(Event::Ready { consumer: self.id });
+        }
+    }
+
+    /// Give a running delivery its outcome. Acks of many at once go through `Settler::acks` after `begin_ack`.
+    pub fn settle(&self, token: &Token, outcome: Outcome) -> Settled {
+        match self.begin_settle(token) {
+            Settled::Taken => {}
+            other => return other,
+        }
+        match outcome {
+            Outcome::Leave => {
+                self.stats.left.add(1);
+                self.source.left(token);
+                self.let_go(token);
+            }
+            Outcome::Retry(_) if self.source.retries_in_place() => {
+                self.stats.retried.add(1);
+                self.source.left(token);
+                self.let_go(token);
+            }
+            Outcome::Ack => self.settler.acks(&mut vec![token.clone()]),
+            other => self.settler.other(token.clone(), other),
+        }
+        Settled::Taken
+    }
+
+    /// Mark a running delivery as settled. An entry that someone else owns by now is let go of.
+    #[inline]
+    pub fn begin_settle(&self, token: &Token) -> Settled {
+        if !token.advance(Mark::Running, Mark::Settled) {
+            return Settled::Twice;
+        }
+        if token.is_lost() {
+            self.let_go(token);
+            return Settled::NotOurs;
+        }
+        Settled::Taken
+    }
+
+    /// Nothing is left to do here for a settled entry, and no answer is waited for.
+    fn let_go(&self, token: &Token) {
+        if token.advance(Mark::Settled, Mark::Done) {
+            self.credits.give(1);
+        }
+    }
+
+    /// Let go of a queued entry without running it. False: it was not queued.
+    pub fn skip(&self, token: &Token) -> bool {
+        let skipped = token.advance(Mark::Queued, Mark::Done);
+        if skipped {
+            self.credits.give(1);
+        }
+        skipped
+    }
+
+    /// The server answered these outcomes.
+    pub fn complete(&self, tokens: &[Token]) {
+        let done = tokens.iter().filter(|token| token.advance(Mark::Settled, Mark::Done)).count();
+        self.settler.answered(tokens.len());
+        self.credits.give(done);
+        if self.any_watched.load(Ordering::Acquire) {
+            let mut watched = self.watched.lock();
+            let ids: Vec<_> = tokens.iter().map(Token::id).filter(|id| watched.remove(id)).collect();
+            self.any_watched.store(!watched.is_empty(), Ordering::Release);
+            drop(watched);
+            if !ids.is_empty() {
+                let consumer = self.id;
+                self.events.post(Event::Acked { consumer, ids });
+            }
+        }
+    }
+
+    /// Take queued entries out of reach of the lanes, to give them back. Those that someone else owns are skipped.
+    pub fn withdraw(&self, tokens: Vec<Token>) -> Vec<Token> {
+        let (ours, lost): (Vec<_>, Vec<_>) = tokens.into_iter().partition(|token| !token.is_lost());
+        for token in &lost {
+            self.skip(token);
+        }
+        ours.into_iter().filter(|token| token.advance(Mark::Queued, Mark::Settled)).collect()
+    }
+
+    /// Give withdrawn entries back. They are done here, whatever the server says.
+    pub async fn release(&self, tokens: Vec<Token>) -> Result<usize> {
+        let released = self.source.release(self, &tokens).await;
+        for token in &tokens {
+            self.let_go(token);
+        }
+        self.stats.released.add(*released.as_ref().unwrap_or(&0));
+        released
+    }
+
+    /// Ask for an event once this entry's outcome is answered.
+    pub fn watch(&self, id: EntryId) {
+        self.watched.lock().insert(id);
+        self.any_watched.store(true, Ordering::Release);
+    }
+
+    /// Someone else owns these entries now.
+    pub fn lose(&self, tokens: &[Token]) {
+        let ids: Vec<_> = tokens.iter().filter(|token| token.lose()).map(Token::id).collect();
+        self.watched.lock().retain(|id| !ids.contains(id));
+        if !ids.is_empty() {
+            self.stats.lost.add(ids.len());
+            let consumer = self.id;
+            self.events.post(Event::Lost { consumer, ids });
+        }
+    }
+}

@@ -1,0 +1,247 @@
+//! `RedisClient`: connections to one server, and publishing through them.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use pyo3::prelude::*;
+use pyo3::types::{PyBytes, PyDict, PyList, PySequence, PyTuple};
+use redis::Value;
+use ruststream_core::backoff::Backoff;
+use ruststream_core::clock::Clock;
+use ruststream_core::header;
+use ruststream_core::publish::Publisher;
+use ruststream_core::redis::{Address, RedisStore};
+use ruststream_core::store::{Abilities, Append, StreamStore, Trim};
+use ruststream_core::stream::Groups;
+use tokio_util::sync::CancellationToken;
+
+use crate::engine::Engine;
+use crate::{control, errors, runtime};
+
+/// How often the server's time of day is asked for.
+const CLOCK: Duration = Duration::from_secs(60);
+
+/// Connections to one Redis or Valkey server.
+#[pyclass(frozen, module = "ruststream._core")]
+#[derive(Debug)]
+pub(crate) struct RedisClient {
+    pub(crate) store: Arc<RedisStore>,
+    pub(crate) groups: Groups,
+    pub(crate) clock: Arc<Clock>,
+    pub(crate) reconnect: Backoff,
+    publisher: Arc<Publisher>,
+    closed: CancellationToken,
+}
+
+#[pymethods]
+impl RedisClient {
+    #[new]
+    #[pyo3(signature = (engine, url, *, username=None, password=None, reconnect_initial=0.05, reconnect_maximum=1.0))]
+    fn new(
+        py: Python<'_>,
+        engine: &Engine,
+        url: &str,
+        username: Option<&str>,
+        password: Option<&str>,
+        reconnect_initial: f64,
+        reconnect_maximum: f64,
+    ) -> PyResult<Self> {
+        let address = Address::parse(url, username, password).map_err(|error| errors::to_py(py, &error))?;
+        let store = Arc::new(RedisStore::new(address));
+        let publisher = Publisher::new(Arc::clone(&store) as Arc<dyn StreamStore>, Arc::clone(&engine.bell) as _);
+        Ok(Self {
+            store,
+            groups: Groups::default(),
+            clock: Arc::new(Clock::new()),
+            reconnect: Backoff::new(seconds(reconnect_initial), seconds(reconnect_maximum)),
+            publisher: Arc::new(publisher),
+            closed: CancellationToken::new(),
+        })
+    }
+
+    /// Connect, check the password, and ask what the server can do.
+    fn connect<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        let (store, clock) = (Arc::clone(&self.store), Arc::clone(&self.clock));
+        let (publisher, closed) = (Arc::clone(&self.publisher), self.closed.clone());
+        let work = async move {
+            let abilities = store.connect().await?;
+            clock.set_server_ms(store.time_ms().await?);
+            tokio::spawn(publisher.run(closed.clone()));
+            tokio::spawn(async move {
+                loop {
+                    tokio::select! {
+                        () = closed.cancelled() => return,
+                        () = clock.sleep(CLOCK) => {}
+                    }
+                    // While the server is away the old offset is the best there is.
+                    if let Ok(now) = store.time_ms().await {
+                        clock.set_server_ms(now);
+                    }
+                }
+            });
+            Ok(abilities)
+        };
+        control::future(py, work, abilities_dict)
+    }
+
+    /// Queue one entry. Returns the ticket of its event.
+    #[pyo3(signature = (stream, payload, headers, maxlen=None, minid=None, approximate=true))]
+    #[expect(clippy::too_many_arguments, reason = "one call per publish: a settings object would cost an allocation")]
+    fn publish(
+        &self,
+        py: Python<'_>,
+        stream: &str,
+        payload: &[u8],
+        headers: &Bound<'_, PySequence>,
+        maxlen: Option<u64>,
+        minid: Option<String>,
+        approximate: bool,
+    ) -> PyResult<u64> {
+        let entry = Append {
+            stream: stream.into(),
+            fields: fields(payload, &pairs(headers)?, None),
+            trim: trim(maxlen, minid, approximate),
+        };
+        self.submit(py, vec![entry], false)
+    }
+
+    /// Queue many entries under one ticket.
+    #[pyo3(signature = (stream, payloads, headers, keys=None, maxlen=None, minid=None, approximate=true))]
+    #[expect(clippy::too_many_arguments, reason = "the same as `publish`, and what differs per entry")]
+    fn publish_many(
+        &self,
+        py: Python<'_>,
+        stream: &str,
+        payloads: &Bound<'_, PySequence>,
+        headers: &Bound<'_, PySequence>,
+        keys: Option<&Bound<'_, PySequence>>,
+        maxlen: Option<u64>,
+        minid: Option<String>,
+        approximate: bool,
+    ) -> PyResult<u64> {
+        let stream: Arc<str> = stream.into();
+        let headers = pairs(headers)?;
+        let trim = trim(maxlen, minid, approximate);
+        let mut entries = Vec::with_capacity(payloads.len()?);
+        for (at, payload) in payloads.try_iter()?.enumerate() {
+            let payload = payload?;
+            let key = match keys {
+                Some(keys) => Some(keys.get_item(at)?).filter(|key| !key.is_none()),
+                None => None,
+            };
+            let key = key.as_ref().map(|key| key.cast::<PyBytes>()).transpose()?;
+            entries.push(Append {
+                stream: Arc::clone(&stream),
+                fields: fields(payload.cast::<PyBytes>()?.as_bytes(), &headers, key.map(|key| key.as_bytes())),
+                trim: trim.clone(),
+            });
+        }
+        self.submit(py, entries, true)
+    }
+
+    /// Run one command on the control connection.
+    #[pyo3(signature = (*args))]
+    fn command<'py>(&self, py: Python<'py>, args: &Bound<'py, PyTuple>) -> PyResult<Bound<'py, PyAny>> {
+        let mut command = redis::Cmd::new();
+        for arg in args {
+            if let Ok(bytes) = arg.cast::<PyBytes>() {
+                command.arg(bytes.as_bytes());
+            } else {
+                command.arg(arg.str()?.to_cow()?.as_bytes());
+            }
+        }
+        let store = Arc::clone(&self.store);
+        control::future(py, async move { store.command(&command).await }, value_to_py)
+    }
+
+    /// Answer what is queued, then close every connection.
+    fn close<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        let (store, publisher) = (Arc::clone(&self.store), Arc::clone(&self.publisher));
+        let closed = self.closed.clone();
+        let work = async move {
+            publisher.finish().await;
+            closed.cancel();
+            store.close().await;
+            Ok(())
+        };
+        control::future(py, work, control::nothing)
+    }
+}
+
+impl RedisClient {
+    fn submit(&self, py: Python<'_>, entries: Vec<Append>, many: bool) -> PyResult<u64> {
+        runtime::check()?;
+        self.publisher.submit(entries, many).map_err(|error| errors::to_py(py, &error))
+    }
+}
+
+/// Seconds of Python as a duration; nonsense was refused before.
+pub(crate) fn seconds(seconds: f64) -> Duration {
+    Duration::try_from_secs_f64(seconds.max(0.0)).unwrap_or(Duration::MAX)
+}
+
+fn pairs(headers: &Bound<'_, PySequence>) -> PyResult<Vec<(Vec<u8>, Vec<u8>)>> {
+    let mut pairs = Vec::with_capacity(headers.len()?);
+    for header in headers.try_iter()? {
+        let header = header?;
+        let header = header.cast::<PyTuple>()?;
+        let (name, value) = (header.get_item(0)?, header.get_item(1)?);
+        let name = [header::PREFIX, name.cast::<PyBytes>()?.as_bytes()].concat();
+        pairs.push((name, value.cast::<PyBytes>()?.as_bytes().to_vec()));
+    }
+    Ok(pairs)
+}
+
+fn fields(payload: &[u8], headers: &[(Vec<u8>, Vec<u8>)], key: Option<&[u8]>) -> Vec<(Vec<u8>, Vec<u8>)> {
+    let mut fields = Vec::with_capacity(headers.len() + 2);
+    fields.push((header::PAYLOAD.to_vec(), payload.to_vec()));
+    fields.extend_from_slice(headers);
+    if let Some(key) = key {
+        fields.push((header::KEY.to_vec(), key.to_vec()));
+    }
+    fields
+}
+
+fn trim(maxlen: Option<u64>, minid: Option<String>, approximate: bool) -> Option<Trim> {
+    let (strategy, threshold) = match (maxlen, minid) {
+        (Some(length), _) => ("MAXLEN", length.to_string()),
+        (None, Some(id)) => ("MINID", id),
+        (None, None) => return None,
+    };
+    Some(Trim {
+        strategy,
+        threshold,
+        approximate,
+    })
+}
+
+fn abilities_dict(py: Python<'_>, abilities: Abilities) -> PyResult<Py<PyAny>> {
+    let dict = PyDict::new(py);
+    dict.set_item("server", abilities.server)?;
+    dict.set_item("version", abilities.version)?;
+    dict.set_item("claim", abilities.claim)?;
+    dict.set_item("xnack", abilities.xnack)?;
+    dict.set_item("xackdel", abilities.xackdel)?;
+    Ok(dict.into_any().unbind())
+}
+
+fn value_to_py(py: Python<'_>, value: Value) -> PyResult<Py<PyAny>> {
+    let list = |items: Vec<Value>| -> PyResult<Py<PyAny>> {
+        let items: PyResult<Vec<_>> = items.into_iter().map(|item| value_to_py(py, item)).collect();
+        Ok(PyList::new(py, items?)?.into_any().unbind())
+    };
+    Ok(match value {
+        Value::Int(number) => number.into_pyobject(py)?.into_any().unbind(),
+        Value::Double(number) => number.into_pyobject(py)?.into_any().unbind(),
+        Value::Boolean(flag) => flag.into_pyobject(py)?.to_owned().into_any().unbind(),
+        Value::BulkString(bytes) => PyBytes::new(py, &bytes).into_any().unbind(),
+        Value::SimpleString(text) | Value::VerbatimString { text, .. } => {
+            PyBytes::new(py, text.as_bytes()).into_any().unbind()
+        }
+        Value::Okay => PyBytes::new(py, b"OK").into_any().unbind(),
+        Value::Array(items) | Value::Set(items) => list(items)?,
+        Value::Map(pairs) => list(pairs.into_iter().flat_map(|(key, value)| [key, value]).collect())?,
+        _ => py.None(),
+    })
+}
+

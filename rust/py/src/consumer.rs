@@ -1,0 +1,394 @@
+//! `Consumer`: one subscription as the loop thread uses it.
+
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use pyo3::exceptions::PyRuntimeError;
+use pyo3::gc::{PyTraverseError, PyVisit};
+use pyo3::prelude::*;
+use pyo3::types::{PyBytes, PyDict, PyList};
+use ruststream_core::backoff::Backoff;
+use ruststream_core::batch::{Batch, Mark, Origin, Token};
+use ruststream_core::entry::KEYLESS;
+use ruststream_core::error::Error;
+use ruststream_core::event::State;
+use ruststream_core::held::Held;
+use ruststream_core::lanes::Lanes;
+use ruststream_core::settle::{Outcome, Settler};
+use ruststream_core::store::StreamStore;
+use ruststream_core::stream::{Mode, StreamSettings, StreamSource};
+use ruststream_core::subscription::{Parts, Settled, Subscription};
+use tokio_util::sync::CancellationToken;
+
+use crate::client::{RedisClient, seconds};
+use crate::context::Context;
+use crate::drive::{self, Binding, Stepper};
+use crate::engine::Engine;
+use crate::entry_id::EntryId;
+use crate::{control, errors, runtime};
+
+const ACK: u8 = 0;
+const DROP: u8 = 1;
+const RETRY: u8 = 2;
+const LEAVE: u8 = 3;
+
+/// The outcomes, by their names in the module.
+pub(crate) const OUTCOMES: [(&str, u8); 4] = [("ACK", ACK), ("DROP", DROP), ("RETRY", RETRY), ("LEAVE", LEAVE)];
+
+/// One queued delivery; its context is made early only where a key has to be computed from it.
+pub(crate) struct Queued {
+    pub(crate) token: Token,
+    pub(crate) context: Option<Py<Context>>,
+}
+
+/// One subscription.
+#[pyclass(frozen, module = "ruststream._core")]
+pub(crate) struct Consumer {
+    pub(crate) subscription: Arc<Subscription>,
+    pub(crate) lanes: Mutex<Lanes<Queued>>,
+    pub(crate) binding: Mutex<Option<Binding>>,
+    /// Kept from one drive to the next, so that gathering acks allocates nothing.
+    pub(crate) acks: Mutex<Vec<Token>>,
+    by_key: bool,
+    reconnect: Backoff,
+    /// Cancelled once the reader has returned.
+    reader_done: CancellationToken,
+    started: Mutex<bool>,
+}
+
+#[pymethods]
+impl Consumer {
+    #[new]
+    #[pyo3(signature = (engine, client, *, name, stream, group, consumer, mode, min_idle, count, block, start_id,
+                        start_at, create_group, recreate_group, max_in_flight, by_key, renew_stalled, delay_key,
+                        fixed_consumer))]
+    #[expect(clippy::too_many_arguments, clippy::fn_params_excessive_bools, reason = "keyword arguments of one caller")]
+    fn new(
+        py: Python<'_>,
+        engine: &Engine,
+        client: &RedisClient,
+        name: String,
+        stream: String,
+        group: String,
+        consumer: String,
+        mode: &str,
+        min_idle: Option<f64>,
+        count: usize,
+        block: f64,
+        start_id: String,
+        start_at: Option<String>,
+        create_group: bool,
+        recreate_group: bool,
+        max_in_flight: usize,
+        by_key: bool,
+        renew_stalled: Option<f64>,
+        delay_key: String,
+        fixed_consumer: bool,
+    ) -> PyResult<Self> {
+        let mode = match mode {
+            "new" => Mode::New,
+            "reclaim" => Mode::Reclaim,
+            "claiming" => Mode::Claiming,
+            "recovering" => Mode::Recovering,
+            other => return Err(errors::config(py, &format!("there is no read mode {other:?}"))),
+        };
+        let shared = client.groups.get(&stream, &group);
+        let settings = StreamSettings {
+            mode,
+            min_idle: min_idle.map(seconds),
+            count: count.max(1),
+            block: seconds(block),
+            start_id,
+            start_at,
+            create_group,
+            recreate_group,
+            by_key,
+            renew_stalled: renew_stalled.map(seconds),
+            delay_key,
+            fixed_consumer,
+            reconnect: client.reconnect.clone(),
+        };
+        let source = StreamSource::new(settings, Arc::clone(&client.store) as Arc<dyn StreamStore>, shared);
+        let origin = Origin {
+            subscription: name,
+            stream,
+            group,
+            consumer,
+        };
+        let subscription = Subscription::new(Parts {
+            id: engine.number(),
+            origin: Arc::new(origin),
+            source: Arc::new(source),
+            held: Arc::new(Held::default()),
+            max_in_flight: max_in_flight.max(1),
+            gather: gather(count),
+            events: Arc::clone(&engine.bell) as _,
+            clock: Arc::clone(&client.clock),
+        });
+        Ok(Self {
+            subscription,
+            lanes: Mutex::default(),
+            binding: Mutex::default(),
+            acks: Mutex::default(),
+            by_key,
+            reconnect: client.reconnect.clone(),
+            reader_done: CancellationToken::new(),
+            started: Mutex::new(false),
+        })
+    }
+
+    /// The number of this consumer's events.
+    #[getter]
+    fn id(&self) -> usize {
+        self.subscription.id
+    }
+
+    /// Give the subscription its Python side.
+    #[pyo3(signature = (owner, invoke, key_of=None))]
+    fn bind(
+        &self,
+        py: Python<'_>,
+        owner: Py<PyAny>,
+        invoke: Py<PyAny>,
+        key_of: Option<Py<PyAny>>,
+    ) -> PyResult<()> {
+        let stepper = Py::new(py, Stepper::default())?;
+        let binding = Binding {
+            owner,
+            invoke,
+            key_of,
+            copy_context: py.import("contextvars")?.getattr("copy_context")?.unbind(),
+            step: stepper.bind(py).getattr("step")?.unbind(),
+            stepper,
+        };
+        *self.binding.lock() = Some(binding);
+        Ok(())
+    }
+
+    /// Check the server, create the group, move its cursor.
+    fn open<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        let subscription = Arc::clone(&self.subscription);
+        let work = async move { subscription.source.open(&subscription).await };
+        control::future(py, work, control::nothing)
+    }
+
+    /// Begin to read.
+    fn start(&self, py: Python<'_>) -> PyResult<()> {
+        let runtime = runtime::get(py)?;
+        if std::mem::replace(&mut *self.started.lock(), true) {
+            return Err(PyRuntimeError::new_err("the consumer was started before"));
+        }
+        let done = self.reader_done.clone();
+        self.spawn(runtime, move |subscription| async move {
+            let result = subscription.source.read(&subscription).await;
+            done.cancel();
+            if result.is_ok() {
+                subscription.post_state(State::Stopped);
+            }
+            result
+        });
+        let reconnect = self.reconnect.clone();
+        self.spawn(runtime, move |subscription| async move {
+            Settler::run(subscription, reconnect).await;
+            Ok(())
+        });
+        self.spawn(runtime, |subscription| async move {
+            subscription.source.tend(&subscription).await;
+            Ok(())
+        });
+        Ok(())
+    }
+
+    /// Run ready deliveries until one needs Python's care.
+    fn drive(slf: &Bound<'_, Self>) -> PyResult<Py<PyAny>> {
+        drive::drive(slf)
+    }
+
+    /// Whether a delivery could be taken at once.
+    fn ready(&self) -> bool {
+        self.lanes.lock().has_ready() || !self.subscription.inbox.is_empty()
+    }
+
+    /// Give one delivery its outcome. False: it is not ours any more.
+    #[pyo3(signature = (ctx, outcome, delay=None))]
+    fn settle(&self, py: Python<'_>, ctx: &Bound<'_, Context>, outcome: u8, delay: Option<f64>) -> PyResult<bool> {
+        let token = &ctx.get().token;
+        let outcome = match outcome {
+            ACK => Outcome::Ack,
+            DROP => Outcome::Drop,
+            RETRY => Outcome::Retry(delay.map(seconds)),
+            LEAVE => Outcome::Leave,
+            other => return Err(PyRuntimeError::new_err(format!("there is no outcome {other}"))),
+        };
+        match self.subscription.settle(token, outcome) {
+            Settled::Taken => Ok(true),
+            Settled::NotOurs => Ok(false),
+            Settled::Twice => Err(errors::already_settled(py, &token.id().to_string())),
+        }
+    }
+
+    /// Ask for an `ACKED` event once this delivery's outcome is answered.
+    fn watch(&self, ctx: &Bound<'_, Context>) {
+        self.subscription.watch(ctx.get().token.id());
+    }
+
+    /// The handler of this delivery has ended: the next of its partition may start.
+    fn finish(&self, ctx: &Bound<'_, Context>) {
+        self.lanes.lock().finish(ctx.get().partition);
+    }
+
+    /// Read no more; returns once the last reply has been taken in.
+    fn stop_reading<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        self.subscription.stop.cancel();
+        let done = self.reader_done.clone();
+        let started = *self.started.lock();
+        let work = async move {
+            if started {
+                done.cancelled().await;
+            }
+            Ok(())
+        };
+        control::future(py, work, control::nothing)
+    }
+
+    /// Give back what was never started.
+    fn release<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        let queued = self.lanes.lock().clear();
+        let waiting = self.subscription.inbox.clear();
+        let tokens = queued.into_iter().map(|queued| queued.token);
+        let tokens: Vec<_> = tokens.chain(waiting.iter().flat_map(Batch::tokens)).collect();
+        let tokens = self.subscription.withdraw(tokens);
+        let subscription = Arc::clone(&self.subscription);
+        let work = async move { if tokens.is_empty() { Ok(0) } else { subscription.release(tokens).await } };
+        control::future(py, work, control::number)
+    }
+
+    /// Return once every outcome given so far has been answered by the server.
+    fn flush<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        let subscription = Arc::clone(&self.subscription);
+        let work = async move {
+            subscription.settler.flush().await;
+            Ok(())
+        };
+        control::future(py, work, control::nothing)
+    }
+
+    /// Stop timers. What is unsettled stays pending.
+    fn close<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        self.subscription.stop.cancel();
+        self.subscription.closed.cancel();
+        self.binding.lock().take();
+        self.lanes.lock().clear();
+        control::future(py, async { Ok(()) }, control::nothing)
+    }
+
+    /// Counters and gauges.
+    fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        let dict = PyDict::new(py);
+        for (name, count) in self.subscription.stats.snapshot() {
+            dict.set_item(name, count)?;
+        }
+        let marks = self.subscription.held.tokens();
+        let count = |mark: Mark| marks.iter().filter(|token| token.mark() == mark).count();
+        dict.set_item("queued", count(Mark::Queued))?;
+        dict.set_item("running", count(Mark::Running))?;
+        dict.set_item("unsettled", self.subscription.settler.unanswered())?;
+        dict.set_item("in_flight", self.subscription.credits.used())?;
+        Ok(dict)
+    }
+
+    /// Ids of the entries that are not done, oldest first.
+    fn unsettled<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
+        let tokens = self.subscription.held.tokens();
+        PyList::new(py, tokens.iter().map(|token| EntryId(token.id())))
+    }
+
+    fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
+        // A collection may interrupt whoever holds the lock on this very thread.
+        if let Some(binding) = self.binding.try_lock()
+            && let Some(binding) = &*binding
+        {
+            visit.call(&binding.owner)?;
+            visit.call(&binding.invoke)?;
+            if let Some(key_of) = &binding.key_of {
+                visit.call(key_of)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn __clear__(&self) {
+        let binding = self.binding.lock().take();
+        drop(binding);
+    }
+}
+
+impl Consumer {
+    fn spawn<F, W>(&self, runtime: &'static tokio::runtime::Runtime, work: F)
+    where
+        F: FnOnce(Arc<Subscription>) -> W,
+        W: Future<Output = Result<(), Error>> + Send + 'static,
+    {
+        let subscription = Arc::clone(&self.subscription);
+        let task = runtime.spawn(work(Arc::clone(&subscription)));
+        runtime.spawn(async move {
+            let failed = match task.await {
+                Ok(Ok(())) => return,
+                Ok(Err(error)) => error,
+                // A panic is a fault of ours: the subscription ends with an error instead of going deaf.
+                Err(error) => Error::Subscribe(format!("{}: internal error: {error}", subscription.describe())),
+            };
+            subscription.post_state(State::Failed(failed));
+        });
+    }
+
+    /// The Python object that serves what `Context` leaves to Python.
+    pub(crate) fn owner<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        let binding = self.binding.lock();
+        match &*binding {
+            Some(binding) => Ok(binding.owner.bind(py).clone()),
+            None => Err(errors::to_py(py, &Error::ShutDown("the subscription of this entry"))),
+        }
+    }
+
+    /// Put a batch into the lanes' queues.
+    pub(crate) fn queue(&self, slf: &Bound<'_, Self>, batch: &Arc<Batch>, key_of: Option<&Py<PyAny>>) {
+        let Some(key_of) = key_of else {
+            let mut lanes = self.lanes.lock();
+            for token in batch.tokens() {
+                let partition = if self.by_key { token.slot().partition } else { KEYLESS };
+                lanes.push(partition, Queued { token, context: None });
+            }
+            return;
+        };
+        for token in batch.tokens() {
+            let (partition, context) = computed_key(slf, &token, key_of);
+            self.lanes.lock().push(partition, Queued { token, context });
+        }
+    }
+}
+
+/// The partition of a key that is computed from the payload. Where that fails the entry has no key: its handler's
+/// call fails the same way, and is dealt with there.
+fn computed_key(slf: &Bound<'_, Consumer>, token: &Token, key_of: &Py<PyAny>) -> (u16, Option<Py<Context>>) {
+    let py = slf.py();
+    let made = || -> PyResult<(u16, Py<Context>)> {
+        let context = Bound::new(py, Context::new(token.clone(), KEYLESS, slf.clone().unbind()))?;
+        let key = key_of.bind(py).call1((&context,))?;
+        let mut partition = KEYLESS;
+        if !key.is_none() {
+            let key = key.cast_into::<PyBytes>()?;
+            partition = ruststream_core::partition::partition(key.as_bytes());
+            let _ = context.get().key.set(py, key.unbind());
+        }
+        Ok((partition, context.unbind()))
+    };
+    made().map_or((KEYLESS, None), |(partition, context)| (partition, Some(context)))
+}
+
+/// Outcomes worth a command: at most 1.5 acks per read, so that reads and acks together stay under 2.5 commands per
+/// `count` entries.
+fn gather(count: usize) -> usize {
+    count * 4 / 5
+}
+

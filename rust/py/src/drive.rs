@@ -1,0 +1,211 @@
+//! The inner loop of a lane: take, decode, call, settle, next; in native code as long as handlers do not wait.
+//!
+//! A lane's Python is only needed where a handler suspends, returns an outcome or raises. The handler still runs inside
+//! the lane's task and in a context of its own, so `asyncio.timeout`, `TaskGroup` and `current_task()` behave.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use pyo3::exceptions::PyRuntimeError;
+use pyo3::prelude::*;
+use pyo3::types::PyTuple;
+use pyo3::{ffi, intern};
+use ruststream_core::batch::Token;
+use ruststream_core::lanes::Lanes;
+use ruststream_core::subscription::Settled;
+
+use crate::consumer::{Consumer, Queued};
+use crate::context::Context;
+use crate::runtime;
+
+const SUSPENDED: u8 = 0;
+const RETURNED: u8 = 1;
+const RAISED: u8 = 2;
+
+/// Why a drive stopped, by the names in the module.
+pub(crate) const STOPS: [(&str, u8); 3] = [("SUSPENDED", SUSPENDED), ("RETURNED", RETURNED), ("RAISED", RAISED)];
+
+/// A lane lets others run after so many deliveries, or after so long.
+const BUDGET: u32 = 64;
+const SLICE: Duration = Duration::from_millis(5);
+/// The time is looked at every so many deliveries.
+const LOOK: u32 = 8;
+
+/// What the Python side of a subscription is made of.
+#[derive(Debug)]
+pub(crate) struct Binding {
+    pub(crate) owner: Py<PyAny>,
+    pub(crate) invoke: Py<PyAny>,
+    pub(crate) key_of: Option<Py<PyAny>>,
+    pub(crate) copy_context: Py<PyAny>,
+    pub(crate) step: Py<PyAny>,
+    pub(crate) stepper: Py<Stepper>,
+}
+
+impl Binding {
+    fn clone_ref(&self, py: Python<'_>) -> Self {
+        Self {
+            owner: self.owner.clone_ref(py),
+            invoke: self.invoke.clone_ref(py),
+            key_of: self.key_of.as_ref().map(|key_of| key_of.clone_ref(py)),
+            copy_context: self.copy_context.clone_ref(py),
+            step: self.step.clone_ref(py),
+            stepper: self.stepper.clone_ref(py),
+        }
+    }
+}
+
+/// Steps a coroutine once without the `StopIteration` that `send` would raise for its result.
+#[pyclass(frozen, module = "ruststream._core")]
+#[derive(Debug, Default)]
+pub(crate) struct Stepper {
+    yielded: AtomicBool,
+}
+
+#[pymethods]
+impl Stepper {
+    /// The coroutine's result, or what it waits for; `yielded` tells which.
+    #[expect(unsafe_code, reason = "PyO3 has no safe form of PyIter_Send, which is in the stable ABI since 3.10")]
+    fn step<'py>(&self, coroutine: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
+        let py = coroutine.py();
+        let mut result = std::ptr::null_mut();
+        // SAFETY: attached to Python; `coroutine` is alive; PyIter_Send sets `result` to a new reference unless it fails.
+        let state = unsafe { ffi::PyIter_Send(coroutine.as_ptr(), ffi::Py_None(), &raw mut result) };
+        self.yielded.store(matches!(state, ffi::PySendResult::PYGEN_NEXT), Ordering::Relaxed);
+        // SAFETY: a new reference, or null with an exception set.
+        unsafe { Bound::from_owned_ptr_or_err(py, result) }
+    }
+}
+
+/// Run ready deliveries until one needs Python's care: see `Consumer.drive` in the stub.
+pub(crate) fn drive(slf: &Bound<'_, Consumer>) -> PyResult<Py<PyAny>> {
+    runtime::check()?;
+    let py = slf.py();
+    let this = slf.get();
+    let Some(binding) = this.binding.lock().as_ref().map(|binding| binding.clone_ref(py)) else {
+        return Err(PyRuntimeError::new_err("bind the consumer before its lanes run"));
+    };
+    let mut acks = Acks::new(this);
+    let mut finished = None;
+    let started = Instant::now();
+    for turn in 1..=BUDGET {
+        let Some(context) = next(slf, &binding, finished.take())? else {
+            return Ok(false.into_pyobject(py)?.to_owned().into_any().unbind());
+        };
+        match call(&binding, &context) {
+            Call::Done => acks.push(&context),
+            Call::Stopped(stop) => return Ok(stop?.into_any().unbind()),
+        }
+        finished = Some(context.get().partition);
+        if turn % LOOK == 0 && started.elapsed() > SLICE {
+            break;
+        }
+    }
+    if let Some(partition) = finished {
+        this.lanes.lock().finish(partition);
+    }
+    Ok(true.into_pyobject(py)?.to_owned().into_any().unbind())
+}
+
+/// Acks of one drive, handed over when it ends, however it ends: one lock and one wake for all of them.
+struct Acks<'a> {
+    consumer: &'a Consumer,
+    tokens: Vec<Token>,
+}
+
+impl<'a> Acks<'a> {
+    fn new(consumer: &'a Consumer) -> Self {
+        let tokens = std::mem::take(&mut *consumer.acks.lock());
+        Self { consumer, tokens }
+    }
+
+    #[inline]
+    fn push(&mut self, context: &Bound<'_, Context>) {
+        let token = &context.get().token;
+        // Twice: settled by hand, and nothing more was asked for. Not ours: there is nothing to send.
+        if self.consumer.subscription.begin_settle(token) == Settled::Taken {
+            self.tokens.push(token.clone());
+        }
+    }
+}
+
+impl Drop for Acks<'_> {
+    fn drop(&mut self) {
+        self.consumer.subscription.settler.acks(&mut self.tokens);
+        *self.consumer.acks.lock() = std::mem::take(&mut self.tokens);
+    }
+}
+
+/// Free the partition of the last delivery and take the next one.
+#[inline]
+fn next<'py>(
+    slf: &Bound<'py, Consumer>,
+    binding: &Binding,
+    mut finished: Option<u16>,
+) -> PyResult<Option<Bound<'py, Context>>> {
+    let this = slf.get();
+    loop {
+        let taken = {
+            let mut lanes = this.lanes.lock();
+            if let Some(partition) = finished.take() {
+                lanes.finish(partition);
+            }
+            take_ours(this, &mut lanes)
+        };
+        if let Some((partition, queued)) = taken {
+            let py = slf.py();
+            let early = queued.context.as_ref().and_then(|context| context.get().key.get(py));
+            let context = Context::new(queued.token, partition, slf.clone().unbind());
+            if let Some(key) = early {
+                let _ = context.key.set(py, key.clone_ref(py));
+            }
+            return Bound::new(py, context).map(Some);
+        }
+        let Some(batch) = this.subscription.inbox.pop() else {
+            return Ok(None);
+        };
+        this.queue(slf, &batch, binding.key_of.as_ref());
+    }
+}
+
+/// The next delivery that is still ours to run.
+#[inline]
+fn take_ours(consumer: &Consumer, lanes: &mut Lanes<Queued>) -> Option<(u16, Queued)> {
+    loop {
+        let (partition, queued) = lanes.take()?;
+        if !queued.token.is_lost() && queued.token.begin() {
+            return Some((partition, queued));
+        }
+        consumer.subscription.skip(&queued.token);
+        lanes.finish(partition);
+    }
+}
+
+enum Call<'py> {
+    /// It returned None.
+    Done,
+    /// Python must look at it.
+    Stopped(PyResult<Bound<'py, PyTuple>>),
+}
+
+#[inline]
+fn call<'py>(binding: &Binding, context: &Bound<'py, Context>) -> Call<'py> {
+    let py = context.py();
+    let raised = |error: PyErr| Call::Stopped((RAISED, context, error.into_value(py)).into_pyobject(py));
+    let coroutine = match binding.invoke.bind(py).call1((context,)) {
+        Ok(coroutine) => coroutine,
+        Err(error) => return raised(error),
+    };
+    let variables = match binding.copy_context.bind(py).call0() {
+        Ok(variables) => variables,
+        Err(error) => return raised(error),
+    };
+    match variables.call_method1(intern!(py, "run"), (&binding.step, &coroutine)) {
+        Err(error) => raised(error),
+        Ok(yielded) if binding.stepper.get().yielded.load(Ordering::Relaxed) => {
+            Call::Stopped((SUSPENDED, context, variables, coroutine, yielded).into_pyobject(py))
+        }
+        Ok(value) if value.is_none() => Call::Done,
+        Ok(value) => Call::Stopped((RETURNED, context, value).into_pyobject(py)),
+    }
+}

@@ -1,0 +1,189 @@
+"""Codecs, keys, and entries of foreign producers."""
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple, TypedDict
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ruststream.codec import (
+    AutoCodec,
+    Codec,
+    FieldReader,
+    JsonCodec,
+    MsgpackCodec,
+    codec_of,
+    encoded,
+    key_bytes,
+    type_name,
+)
+from ruststream.errors import ConfigError
+
+
+class Payment(msgspec.Struct):
+    id: int
+    account: str
+    paid: bool = False
+    amount: float | None = None
+    scan: bytes = b""
+
+
+@dataclass
+class PaymentData:
+    id: int
+    scan: bytes | None = None
+
+
+class PaymentDict(TypedDict):
+    id: int
+
+
+class Pickled:
+    content_type = "application/x-pickle"
+
+    def encode(self, message):
+        return repr(message).encode()
+
+    def decoder(self, payload_type):
+        return lambda payload: payload_type(payload.decode())
+
+
+@pytest.mark.parametrize("codec", [JsonCodec(), MsgpackCodec(), AutoCodec()])
+def test_what_is_encoded_decodes(codec):
+    payment = Payment(1, "a", amount=1.5)
+    assert codec.decoder(Payment)(codec.encode(payment)) == payment
+    assert isinstance(codec, Codec)
+
+
+@pytest.mark.parametrize("codec", [JsonCodec(), MsgpackCodec(), AutoCodec()])
+@pytest.mark.parametrize("payload_type", [complex, type("Model", (), {}), str | bytes, "Payment", int | complex])
+def test_a_type_that_msgspec_does_not_know_is_refused(codec, payload_type):
+    with pytest.raises(ConfigError, match="can't decode into"):
+        codec.decoder(payload_type)
+
+
+def test_codecs_have_names():
+    assert isinstance(codec_of("json"), JsonCodec)
+    assert isinstance(codec_of("msgpack"), MsgpackCodec)
+    assert isinstance(codec_of("auto"), AutoCodec)
+    mine = Pickled()
+    assert codec_of(mine) is mine
+
+
+@pytest.mark.parametrize("value", ["yaml", None, 1, Pickled, object(), JsonCodec])
+def test_something_else_is_no_codec(value):
+    with pytest.raises(ConfigError, match="codec must be"):
+        codec_of(value)
+
+
+@pytest.mark.parametrize("content_type", [None, "application/json", "Application/JSON; charset=utf-8", "application/x+json"])
+def test_auto_takes_json_by_content_type(content_type):
+    assert AutoCodec().selector(PaymentData)(content_type)(b'{"id": 1}') == PaymentData(1)
+
+
+@pytest.mark.parametrize("content_type", ["application/msgpack", "application/x-msgpack", "application/vnd.msgpack"])
+def test_auto_takes_messagepack_by_content_type(content_type):
+    payload = msgspec.msgpack.encode({"id": 1})
+    assert AutoCodec().selector(PaymentData)(content_type)(payload) == PaymentData(1)
+
+
+@pytest.mark.parametrize("content_type", ["text/plain", "", "application/pickle"])
+def test_auto_refuses_a_content_type_that_it_does_not_know(content_type):
+    with pytest.raises(ValueError, match="content-type"):
+        AutoCodec().selector(PaymentData)(content_type)
+
+
+def test_bytes_and_raw_are_payloads_already():
+    assert encoded(b"\xff", JsonCodec()) == (b"\xff", "application/octet-stream")
+    assert encoded(bytearray(b"a"), JsonCodec()) == (b"a", "application/octet-stream")
+    assert encoded(msgspec.Raw(b'{"a":1}'), JsonCodec()) == (b'{"a":1}', "application/json")
+    assert encoded("text", JsonCodec()) == (b'"text"', "application/json")
+    assert encoded({"a": 1}, Pickled()) == (b"{'a': 1}", "application/x-pickle")
+
+
+@pytest.mark.parametrize(
+    ("key", "wire"), [(None, None), (b"\xff", b"\xff"), ("acc-ä", "acc-ä".encode()), (12, b"12"), (bytearray(b"a"), b"a")]
+)
+def test_keys_are_bytes_on_the_wire(key, wire):
+    assert key_bytes(key, "key") == wire
+
+
+@pytest.mark.parametrize("key", [1.5, True, ("a",), object()])
+def test_something_else_is_no_key(key):
+    with pytest.raises(ConfigError, match="key must be"):
+        key_bytes(key, "key")
+
+
+def test_fields_become_a_struct():
+    fields = [(b"id", b"7"), (b"account", "ä".encode()), (b"paid", b"true"), (b"amount", b"2.5"), (b"scan", b"\xff\x00")]
+    assert FieldReader(Payment).read(fields) == Payment(7, "ä", paid=True, amount=2.5, scan=b"\xff\x00")
+
+
+def test_bytes_fields_stay_bytes_even_where_they_are_text():
+    assert FieldReader(Payment).read([(b"id", b"7"), (b"account", b"a"), (b"scan", b"abcd")]).scan == b"abcd"
+    assert FieldReader(PaymentData).read([(b"id", b"7"), (b"scan", b"abcd")]).scan == b"abcd"
+
+
+@pytest.mark.parametrize(
+    ("payload_type", "expected"),
+    [
+        (Any, {"id": "7", "x": "y"}),
+        (dict, {"id": "7", "x": "y"}),
+        (dict[str, str], {"id": "7", "x": "y"}),
+        (dict[bytes, bytes], {b"id": b"7", b"x": b"y"}),
+        (dict[str, bytes], {"id": b"7", "x": b"y"}),
+        (PaymentData, PaymentData(7)),
+        (PaymentDict, {"id": 7}),
+        (Payment | None, None),
+    ],
+)
+def test_fields_become_other_types(payload_type, expected):
+    fields = [(b"id", b"7"), (b"x", b"y")]
+    if payload_type == Payment | None:
+        fields += [(b"account", b"a")]
+        expected = Payment(7, "a")
+    assert FieldReader(payload_type).read(fields) == expected
+
+
+def test_the_last_of_a_repeated_field_counts_and_headers_are_left_out():
+    fields = [(b"id", b"1"), (b"h:trace", b"t"), (b"id", b"2")]
+    assert FieldReader(dict[str, int]).read(fields) == {"id": 2}
+
+
+def test_a_name_that_is_not_text_is_ignored_by_a_struct_and_kept_by_a_dict():
+    fields = [(b"id", b"1"), (b"\xff", b"x")]
+    assert FieldReader(PaymentData).read(fields) == PaymentData(1)
+    assert FieldReader(dict).read(fields) == {"id": "1", b"\xff": "x"}
+    with pytest.raises(msgspec.ValidationError):
+        FieldReader(dict[str, str]).read(fields)
+
+
+@pytest.mark.parametrize("fields", [[], [(b"id", b"x")], [(b"id", b"\xff")]])
+def test_fields_that_do_not_fit_are_an_error(fields):
+    with pytest.raises(msgspec.ValidationError):
+        FieldReader(PaymentData).read(fields)
+
+
+class Pair(NamedTuple):
+    id: int
+
+
+@pytest.mark.parametrize("payload_type", [int, list[int], str, Pair, complex, str | bytes])
+def test_a_type_without_fields_is_refused(payload_type):
+    with pytest.raises(ConfigError):
+        FieldReader(payload_type)
+
+
+@given(st.lists(st.tuples(st.binary(max_size=6), st.binary(max_size=12)), max_size=8))
+def test_any_fields_can_be_read_as_a_dict(fields):
+    found = FieldReader(dict).read(fields)
+    assert all(isinstance(key, (str, bytes)) and isinstance(value, (str, bytes)) for key, value in found.items())
+    names = {name for name, _ in fields if not name.startswith(b"h:")}
+    assert len(found) == len(names)
+
+
+@pytest.mark.parametrize(("value", "name"), [(Payment, "Payment"), (Any, "Any"), (list[int], "list"), (int | None, "int | None")])
+def test_types_have_names(value, name):
+    assert name in type_name(value)
