@@ -225,10 +225,12 @@ class Consumer:
         owner: Any,
         invoke: Callable[[Context], Coroutine[Any, Any, Any]],
         key_of: Callable[[Context], bytes | None] | None = None,
+        direct: tuple[Callable[[bytes], Any], Callable[..., Any], bool] | None = None,
     ) -> None:
         """Give the subscription its Python side.
 
-        `invoke` prepares one call and returns its coroutine. `owner` serves what `Context` leaves to Python:
+        `invoke` prepares one call and returns its coroutine. `direct` is (decode, handler, with_context) of a handler
+        that is called as `handler(decode(payload)[, ctx])`; where that does not decode, `invoke` is asked. `owner` serves what `Context` leaves to Python:
         `make_headers(ctx)`, `make_lease_lost(ctx)`, `settle(ctx, outcome)`, `after_ack(ctx, callback)`,
         `publish(ctx, message, stream, **options)` and the attribute `app_state`.
         """

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import inspect
 import os
 import sys
 import traceback
@@ -84,17 +85,24 @@ def _attribute(module: ModuleType, path: str, target: str) -> Any:
 def _app_of(found: Any, target: str) -> RustStream:
     if isinstance(found, RustStream):
         return found
-    made = found
-    if callable(found) and not isinstance(found, type):
-        try:
-            made = found()
-        except Exception as error:
-            _print_users_traceback(error)
-            raise TargetError(f"{target!r} is no RustStream, and calling it failed: {_one_line(error)}") from error
-        if isinstance(made, RustStream):
-            return made
+    if not inspect.isroutine(found):
+        raise TargetError(f"{target!r} is {_kind(found)}; it must be a RustStream, or a function that returns one")
+    if inspect.iscoroutinefunction(found):
+        raise TargetError(f"{target!r} is an async function; it must be a plain one that returns a RustStream")
+    try:
+        inspect.signature(found).bind()
+    except TypeError:
+        raise TargetError(
+            f"{target!r} is a function that takes arguments; it must take none and return a RustStream"
+        ) from None
+    try:
+        made = found()
+    except Exception as error:
+        _print_users_traceback(error)
+        raise TargetError(f"{target!r} is a function, and calling it failed: {_one_line(error)}") from error
+    if not isinstance(made, RustStream):
         raise TargetError(f"{target!r} is a function that returns {_kind(made)}; it must return a RustStream")
-    raise TargetError(f"{target!r} is {_kind(found)}; it must be a RustStream, or a function that returns one")
+    return made
 
 
 def _kind(value: object) -> str:

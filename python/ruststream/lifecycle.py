@@ -13,6 +13,7 @@ from ruststream.subscriber import Subscriber
 from ruststream.subscription import Subscription
 
 if TYPE_CHECKING:
+    from ruststream._core import EntryId
     from ruststream.redis.broker import RedisBroker
 
 Action: TypeAlias = Callable[[Subscription], Coroutine[Any, Any, object]]
@@ -95,10 +96,10 @@ class Life:
         """
         began = asyncio.get_running_loop().time()
         clean = await self._each("stop reading", deadline, lambda subscription: subscription.stop_reading())
-        late: dict[str, list[object]] = {}
+        late: dict[str, list[EntryId]] = {}
         if not await self._each("finish", deadline, lambda subscription: subscription.finished()):
             clean = False
-            late = {subscriber.name: list(subscription.running()) for subscriber, subscription in self._running}
+            late = {subscriber.name: subscription.running() for subscriber, subscription in self._running}
             self._cancel()
             await self._each("be cancelled", self._soon(deadline), lambda subscription: subscription.finished())
         clean &= await self._each("release", self._soon(deadline), lambda subscription: subscription.release())
@@ -113,7 +114,7 @@ class Life:
 
     def cut_short(self) -> None:
         """Cancel what runs, and log what is left; it stays pending."""
-        late = {subscriber.name: list(subscription.running()) for subscriber, subscription in self._running}
+        late = {subscriber.name: subscription.running() for subscriber, subscription in self._running}
         self._cancel()
         self._list_unfinished(late)
         _log.error("stopped at once: %s", self._counts())
@@ -180,7 +181,7 @@ class Life:
     def _soon(self, deadline: float) -> float:
         return max(deadline, asyncio.get_running_loop().time() + _GRACE)
 
-    def _list_unfinished(self, late: dict[str, list[object]]) -> None:
+    def _list_unfinished(self, late: dict[str, list[EntryId]]) -> None:
         for subscriber, subscription in self._running:
             ids = list(dict.fromkeys([*late.get(subscriber.name, []), *subscription.unsettled()]))
             if ids:

@@ -16,8 +16,11 @@ from ruststream.lane import Lane
 from ruststream.outcome import Outcome, Settle, leave
 
 if TYPE_CHECKING:
+    from ruststream.codec import Decode
+    from ruststream.handler import HandlerPlan
     from ruststream.loop import Bell
     from ruststream.redis.broker import RedisBroker
+    from ruststream.signature import Handler
     from ruststream.subscriber import Subscriber
 
 _log: Final = logging.getLogger("ruststream.subscription")
@@ -79,7 +82,7 @@ class Subscription:
             delay_key=subscriber.delay_key,
             fixed_consumer=source.consumer is not None,
         )
-        self.consumer_core.bind(self, subscriber.plan.invoke, subscriber.key_of)
+        self.consumer_core.bind(self, subscriber.plan.invoke, subscriber.key_of, _direct(subscriber.plan))
         bell.listen(self.consumer_core.id, self)
 
     # What the app does with it.
@@ -296,3 +299,10 @@ class Subscription:
             f"subscription {self.name}, stream {ctx.stream}, group {ctx.group}, consumer {ctx.consumer}, "
             f"entry {ctx.entry_id}, delivery {ctx.delivery_count}"
         )
+
+
+def _direct(plan: HandlerPlan) -> tuple[Decode, Handler, bool] | None:
+    """Return how the core may call the handler by itself, for the shapes that nearly all handlers have."""
+    if plan.decode is None or not plan.is_async or plan.shape == "other":
+        return None
+    return plan.decode, plan.handler, plan.shape == "payload_context"

@@ -1,64 +1,13 @@
-"""What unit tests share: deliveries made by hand, and stand-ins for modules that are not built."""
+"""What unit tests share: deliveries made by hand, and stand-ins for connections."""
 
 import asyncio
-import importlib.util
-import re
-import sys
-import types
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from functools import total_ordering
 from typing import Any
 
 import pytest
 
-
-@total_ordering
-@dataclass(frozen=True)
-class StandInEntryId:
-    """What tests need of `EntryId` where the native module is not built."""
-
-    ms: int
-    seq: int = 0
-
-    @staticmethod
-    def parse(text: str | bytes) -> "StandInEntryId":
-        given = text.decode() if isinstance(text, bytes) else text
-        if not re.fullmatch(r"[0-9]+(-[0-9]+)?", given, re.ASCII):
-            raise ValueError(given)
-        numbers = [int(part) for part in given.split("-")]
-        if max(numbers) >= 2**64:
-            raise ValueError(given)
-        return StandInEntryId(*numbers)
-
-    def __str__(self) -> str:
-        return f"{self.ms}-{self.seq}"
-
-    def __lt__(self, other: "StandInEntryId") -> bool:
-        return (self.ms, self.seq) < (other.ms, other.seq)
-
-
-def stand_in(name: str, **members: Any) -> None:
-    """Put a module in the place of one that is not there."""
-    if importlib.util.find_spec(name) is None:
-        module = types.ModuleType(name)
-        vars(module).update(members)
-        sys.modules[name] = module
-
-
-stand_in(
-    "ruststream._core",
-    EntryId=StandInEntryId,
-    Context=type("Context", (), {}),
-    Engine=type("Engine", (), {}),
-    RedisClient=type("RedisClient", (), {}),
-    __version__="0.0.0",
-)
-stand_in("ruststream.loop", Bell=type("Bell", (), {}))
-stand_in("ruststream.publisher", Publishing=type("Publishing", (), {}))
-stand_in("ruststream.subscription", Subscription=type("Subscription", (), {}))
-
-from ruststream.context import Context, EntryId, HeadersView  # noqa: E402 - after the stand-ins
+from ruststream.context import EntryId, HeadersView
 
 
 @dataclass
@@ -131,8 +80,8 @@ class StandInClient:
         self.made.append(self)
 
     async def connect(self) -> dict[str, Any]:
-        if StandInClient.refuses is not None:
-            raise StandInClient.refuses
+        if self.refuses is not None:
+            raise self.refuses
         self.connected += 1
         return {"server": "redis", "version": "8.10.2", "claim": True, "xnack": True, "xackdel": True}
 
@@ -159,11 +108,106 @@ class StandInPublishing:
 @pytest.fixture
 def no_server(monkeypatch: pytest.MonkeyPatch) -> type[StandInClient]:
     """Let brokers connect to a stand-in."""
-    StandInBell.made, StandInClient.made, StandInClient.refuses = [], [], None
+    StandInBell.made.clear()
+    StandInClient.made.clear()
+    StandInClient.refuses = None
     monkeypatch.setattr("ruststream.redis.broker.Bell", StandInBell)
     monkeypatch.setattr("ruststream.redis.broker.RedisClient", StandInClient)
     monkeypatch.setattr("ruststream.redis.broker.Publishing", StandInPublishing)
     return StandInClient
 
 
-__all__ = ["Context", "Delivery", "StandInBell", "StandInClient"]
+@pytest.fixture
+def bells() -> list[StandInBell]:
+    """The bells that were made in this test."""
+    return StandInBell.made
+
+
+class StandInSubscription:
+    """A subscription whose handlers, queue and server are what the test says."""
+
+    made: "list[StandInSubscription]" = []  # noqa: RUF012 - emptied by the fixture
+    log: "list[str]" = []  # noqa: RUF012 - emptied by the fixture; what happened, in order
+    refuses: BaseException | None = None
+    deaf = False
+    """Whether handlers ignore being cancelled."""
+    answers = True
+    """Whether the server answers acks."""
+    handlers: "tuple[str, ...]" = ()
+    """Ids of the entries whose handlers run from the start."""
+
+    def __init__(self, subscriber: Any, broker: Any, bell: Any, state: Any) -> None:
+        self.subscriber, self.broker, self.bell, self.app_state = subscriber, broker, bell, state
+        self.name, self.consumer = subscriber.name, f"consumer-of-{subscriber.name}"
+        self.state, self.error = "starting", None
+        self.ids = [EntryId.parse(text) for text in self.handlers]
+        self.idle = asyncio.Event()
+        self.failed: asyncio.Future[BaseException] = asyncio.get_running_loop().create_future()
+        self.made.append(self)
+        if not self.ids:
+            self.idle.set()
+
+    def note(self, what: str) -> None:
+        self.log.append(f"{what} {self.name}")
+
+    def end_handlers(self) -> None:
+        self.ids = []
+        self.idle.set()
+
+    async def open(self) -> None:
+        self.note("open")
+        if self.refuses is not None:
+            raise self.refuses
+
+    def start(self) -> None:
+        self.note("start")
+        self.state = "reading"
+
+    async def stop_reading(self) -> None:
+        self.note("stop_reading")
+
+    async def finished(self) -> None:
+        await self.idle.wait()
+
+    def running(self) -> list[EntryId]:
+        return list(self.ids)
+
+    def cancel(self) -> None:
+        self.note("cancel")
+        if not self.deaf:
+            self.end_handlers()
+
+    async def release(self) -> int:
+        self.note("release")
+        return 3
+
+    async def flush(self) -> None:
+        self.note("flush")
+        if not self.answers:
+            await asyncio.Event().wait()
+
+    async def close(self) -> None:
+        self.note("close")
+        self.state = "stopped"
+
+    async def failure(self) -> BaseException:
+        return await asyncio.shield(self.failed)
+
+    def stats(self) -> dict[str, int]:
+        return {"acked": 10, "retried": 2, "released": 3, "left": 1}
+
+    def unsettled(self) -> list[EntryId]:
+        return list(self.ids) if self.answers else [*self.ids, EntryId.parse("9-9")]
+
+
+@pytest.fixture
+def subscriptions(no_server: object, monkeypatch: pytest.MonkeyPatch) -> type[StandInSubscription]:
+    """Let apps run stand-ins for subscriptions, on brokers that connect to nothing."""
+    StandInSubscription.made.clear()
+    StandInSubscription.log.clear()
+    for name, value in (("refuses", None), ("deaf", False), ("answers", True), ("handlers", ())):
+        monkeypatch.setattr(StandInSubscription, name, value)
+    monkeypatch.setattr("ruststream.lifecycle.Subscription", StandInSubscription)
+    monkeypatch.setattr("ruststream.lifecycle.Bell", StandInBell)
+    monkeypatch.setattr("ruststream.lifecycle._GRACE", 0.05)
+    return StandInSubscription

@@ -78,7 +78,9 @@ def test_something_else_is_no_codec(value):
         codec_of(value)
 
 
-@pytest.mark.parametrize("content_type", [None, "application/json", "Application/JSON; charset=utf-8", "application/x+json"])
+@pytest.mark.parametrize(
+    "content_type", [None, "application/json", "Application/JSON; charset=utf-8", "application/x+json"]
+)
 def test_auto_takes_json_by_content_type(content_type):
     assert AutoCodec().selector(PaymentData)(content_type)(b'{"id": 1}') == PaymentData(1)
 
@@ -104,7 +106,8 @@ def test_bytes_and_raw_are_payloads_already():
 
 
 @pytest.mark.parametrize(
-    ("key", "wire"), [(None, None), (b"\xff", b"\xff"), ("acc-ä", "acc-ä".encode()), (12, b"12"), (bytearray(b"a"), b"a")]
+    ("key", "wire"),
+    [(None, None), (b"\xff", b"\xff"), ("acc-ä", "acc-ä".encode()), (12, b"12"), (bytearray(b"a"), b"a")],
 )
 def test_keys_are_bytes_on_the_wire(key, wire):
     assert key_bytes(key, "key") == wire
@@ -117,7 +120,13 @@ def test_something_else_is_no_key(key):
 
 
 def test_fields_become_a_struct():
-    fields = [(b"id", b"7"), (b"account", "ä".encode()), (b"paid", b"true"), (b"amount", b"2.5"), (b"scan", b"\xff\x00")]
+    fields = [
+        (b"id", b"7"),
+        (b"account", "ä".encode()),
+        (b"paid", b"true"),
+        (b"amount", b"2.5"),
+        (b"scan", b"\xff\x00"),
+    ]
     assert FieldReader(Payment).read(fields) == Payment(7, "ä", paid=True, amount=2.5, scan=b"\xff\x00")
 
 
@@ -184,6 +193,8 @@ def test_any_fields_can_be_read_as_a_dict(fields):
     assert len(found) == len(names)
 
 
-@pytest.mark.parametrize(("value", "name"), [(Payment, "Payment"), (Any, "Any"), (list[int], "list"), (int | None, "int | None")])
+@pytest.mark.parametrize(
+    ("value", "name"), [(Payment, "Payment"), (Any, "Any"), (list[int], "list"), (int | None, "int | None")]
+)
 def test_types_have_names(value, name):
     assert name in type_name(value)

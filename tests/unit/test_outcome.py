@@ -39,7 +39,11 @@ def test_a_reason_is_text(why):
 
 @pytest.mark.parametrize(
     ("outcome", "text"),
-    [(ack(), "ack()"), (retry(after=1.5), "retry(after=1.5)"), (dead_letter("no account"), "dead_letter('no account')")],
+    [
+        (ack(), "ack()"),
+        (retry(after=1.5), "retry(after=1.5)"),
+        (dead_letter("no account"), "dead_letter('no account')"),
+    ],
 )
 def test_an_outcome_shows_the_call_that_makes_it(outcome, text):
     assert repr(outcome) == text

@@ -127,7 +127,7 @@ def test_a_group_begins_where_it_is_told_to(start_id, text):
 def test_a_group_may_begin_after_an_entry():
     assert RedisStream("s", group="g", start_id=EntryId.parse("5-7")).start_id == "5-7"
     assert GroupPosition.after(EntryId.parse("5-7")) == GroupPosition.after("5-7") == GroupPosition("5-7")
-    assert (GroupPosition.beginning().id, GroupPosition.end().id) == ("0", "$")
+    assert (GroupPosition.beginning().position, GroupPosition.end().position) == ("0", "$")
     with pytest.raises(ConfigError, match=r"GroupPosition\.after"):
         GroupPosition.after("$")
 

@@ -7,6 +7,7 @@ import os
 import re
 import secrets
 import socket
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final, Literal, Self, TypeAlias, TypedDict, Unpack
@@ -19,7 +20,6 @@ Mode: TypeAlias = Literal["new", "reclaim", "claiming", "recovering"]
 MissingGroup: TypeAlias = Literal["recreate", "fail"]
 
 _MOST_PER_READ: Final = 100_000
-_ENTRY_ID: Final = re.compile(r"[0-9]{1,20}(-[0-9]{1,20})?", re.ASCII)
 _HASH_TAG: Final = re.compile(r"[^{]*\{[^}]+\}")
 
 
@@ -36,7 +36,7 @@ class StreamStart(StrEnum):
 class GroupPosition:
     """Where to move the cursor of a group, for all its consumers."""
 
-    id: str
+    position: str
     """`0`, `$`, or the id that the next entry read comes after."""
 
     @classmethod
@@ -284,11 +284,9 @@ def entry_id_text(value: object, option: str) -> str:
     """
     if isinstance(value, EntryId):
         return str(value)
-    if isinstance(value, str) and _ENTRY_ID.fullmatch(value):
-        try:
+    if isinstance(value, str):
+        with suppress(ValueError):
             return str(EntryId.parse(value))
-        except ValueError:  # a number that 64 bits do not hold
-            pass
     raise ConfigError(f'{option} must be an entry id such as "1700000000000-0", not {value!r}')
 
 

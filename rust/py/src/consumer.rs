@@ -22,7 +22,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::client::{RedisClient, seconds};
 use crate::context::Context;
-use crate::drive::{self, Binding, Stepper};
+use crate::drive::{self, Binding, Direct, Stepper};
 use crate::engine::Engine;
 use crate::entry_id::EntryId;
 use crate::{control, errors, runtime};
@@ -46,7 +46,7 @@ pub(crate) struct Queued {
 pub(crate) struct Consumer {
     pub(crate) subscription: Arc<Subscription>,
     pub(crate) lanes: Mutex<Lanes<Queued>>,
-    pub(crate) binding: Mutex<Option<Binding>>,
+    pub(crate) binding: Mutex<Option<Arc<Binding>>>,
     /// Kept from one drive to the next, so that gathering acks allocates nothing.
     pub(crate) acks: Mutex<Vec<Token>>,
     by_key: bool,
@@ -144,24 +144,30 @@ impl Consumer {
     }
 
     /// Give the subscription its Python side.
-    #[pyo3(signature = (owner, invoke, key_of=None))]
+    #[pyo3(signature = (owner, invoke, key_of=None, direct=None))]
     fn bind(
         &self,
         py: Python<'_>,
         owner: Py<PyAny>,
         invoke: Py<PyAny>,
         key_of: Option<Py<PyAny>>,
+        direct: Option<(Py<PyAny>, Py<PyAny>, bool)>,
     ) -> PyResult<()> {
         let stepper = Py::new(py, Stepper::default())?;
         let binding = Binding {
             owner,
             invoke,
             key_of,
+            direct: direct.map(|(decode, handler, with_context)| Direct {
+                decode,
+                handler,
+                with_context,
+            }),
             copy_context: py.import("contextvars")?.getattr("copy_context")?.unbind(),
             step: stepper.bind(py).getattr("step")?.unbind(),
             stepper,
         };
-        *self.binding.lock() = Some(binding);
+        *self.binding.lock() = Some(Arc::new(binding));
         Ok(())
     }
 
@@ -310,6 +316,9 @@ impl Consumer {
         {
             visit.call(&binding.owner)?;
             visit.call(&binding.invoke)?;
+            if let Some(direct) = &binding.direct {
+                visit.call(&direct.handler)?;
+            }
             if let Some(key_of) = &binding.key_of {
                 visit.call(key_of)?;
             }

@@ -8,15 +8,15 @@ use std::time::{Duration, Instant};
 
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
-use pyo3::types::PyTuple;
-use pyo3::{ffi, intern};
+use pyo3::intern;
+use pyo3::types::{PyBytes, PyTuple};
 use ruststream_core::batch::Token;
 use ruststream_core::lanes::Lanes;
 use ruststream_core::subscription::Settled;
 
 use crate::consumer::{Consumer, Queued};
 use crate::context::Context;
-use crate::runtime;
+use crate::{call, runtime};
 
 const SUSPENDED: u8 = 0;
 const RETURNED: u8 = 1;
@@ -31,28 +31,24 @@ const SLICE: Duration = Duration::from_millis(5);
 /// The time is looked at every so many deliveries.
 const LOOK: u32 = 8;
 
+/// The common shapes of a handler, called without Python in between: `handler(decode(payload)[, context])`.
+#[derive(Debug)]
+pub(crate) struct Direct {
+    pub(crate) decode: Py<PyAny>,
+    pub(crate) handler: Py<PyAny>,
+    pub(crate) with_context: bool,
+}
+
 /// What the Python side of a subscription is made of.
 #[derive(Debug)]
 pub(crate) struct Binding {
     pub(crate) owner: Py<PyAny>,
     pub(crate) invoke: Py<PyAny>,
     pub(crate) key_of: Option<Py<PyAny>>,
+    pub(crate) direct: Option<Direct>,
     pub(crate) copy_context: Py<PyAny>,
     pub(crate) step: Py<PyAny>,
     pub(crate) stepper: Py<Stepper>,
-}
-
-impl Binding {
-    fn clone_ref(&self, py: Python<'_>) -> Self {
-        Self {
-            owner: self.owner.clone_ref(py),
-            invoke: self.invoke.clone_ref(py),
-            key_of: self.key_of.as_ref().map(|key_of| key_of.clone_ref(py)),
-            copy_context: self.copy_context.clone_ref(py),
-            step: self.step.clone_ref(py),
-            stepper: self.stepper.clone_ref(py),
-        }
-    }
 }
 
 /// Steps a coroutine once without the `StopIteration` that `send` would raise for its result.
@@ -65,15 +61,11 @@ pub(crate) struct Stepper {
 #[pymethods]
 impl Stepper {
     /// The coroutine's result, or what it waits for; `yielded` tells which.
-    #[expect(unsafe_code, reason = "PyO3 has no safe form of PyIter_Send, which is in the stable ABI since 3.10")]
     fn step<'py>(&self, coroutine: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
-        let py = coroutine.py();
-        let mut result = std::ptr::null_mut();
-        // SAFETY: attached to Python; `coroutine` is alive; PyIter_Send sets `result` to a new reference unless it fails.
-        let state = unsafe { ffi::PyIter_Send(coroutine.as_ptr(), ffi::Py_None(), &raw mut result) };
-        self.yielded.store(matches!(state, ffi::PySendResult::PYGEN_NEXT), Ordering::Relaxed);
-        // SAFETY: a new reference, or null with an exception set.
-        unsafe { Bound::from_owned_ptr_or_err(py, result) }
+        self.yielded.store(false, Ordering::Relaxed);
+        let (yielded, value) = call::send(coroutine)?;
+        self.yielded.store(yielded, Ordering::Relaxed);
+        Ok(value)
     }
 }
 
@@ -82,7 +74,7 @@ pub(crate) fn drive(slf: &Bound<'_, Consumer>) -> PyResult<Py<PyAny>> {
     runtime::check()?;
     let py = slf.py();
     let this = slf.get();
-    let Some(binding) = this.binding.lock().as_ref().map(|binding| binding.clone_ref(py)) else {
+    let Some(binding) = this.binding.lock().clone() else {
         return Err(PyRuntimeError::new_err("bind the consumer before its lanes run"));
     };
     let mut acks = Acks::new(this);
@@ -192,7 +184,7 @@ enum Call<'py> {
 fn call<'py>(binding: &Binding, context: &Bound<'py, Context>) -> Call<'py> {
     let py = context.py();
     let raised = |error: PyErr| Call::Stopped((RAISED, context, error.into_value(py)).into_pyobject(py));
-    let coroutine = match binding.invoke.bind(py).call1((context,)) {
+    let coroutine = match coroutine(binding, context) {
         Ok(coroutine) => coroutine,
         Err(error) => return raised(error),
     };
@@ -200,7 +192,7 @@ fn call<'py>(binding: &Binding, context: &Bound<'py, Context>) -> Call<'py> {
         Ok(variables) => variables,
         Err(error) => return raised(error),
     };
-    match variables.call_method1(intern!(py, "run"), (&binding.step, &coroutine)) {
+    match call::method(&variables, intern!(py, "run"), binding.step.bind(py), &coroutine) {
         Err(error) => raised(error),
         Ok(yielded) if binding.stepper.get().yielded.load(Ordering::Relaxed) => {
             Call::Stopped((SUSPENDED, context, variables, coroutine, yielded).into_pyobject(py))
@@ -208,4 +200,19 @@ fn call<'py>(binding: &Binding, context: &Bound<'py, Context>) -> Call<'py> {
         Ok(value) if value.is_none() => Call::Done,
         Ok(value) => Call::Stopped((RETURNED, context, value).into_pyobject(py)),
     }
+}
+
+/// The coroutine of one call. What cannot be decoded goes to `invoke`, which knows other forms or says what is wrong.
+#[inline]
+fn coroutine<'py>(binding: &Binding, context: &Bound<'py, Context>) -> PyResult<Bound<'py, PyAny>> {
+    let py = context.py();
+    let payload = context.get().token.payload();
+    if let Some(direct) = &binding.direct
+        && !payload.is_empty()
+        && let Ok(message) = call::one(direct.decode.bind(py), &PyBytes::new(py, payload))
+    {
+        let handler = direct.handler.bind(py);
+        return if direct.with_context { call::two(handler, &message, context) } else { call::one(handler, &message) };
+    }
+    call::one(binding.invoke.bind(py), context)
 }

@@ -3,6 +3,7 @@
 //! Only the loop thread attaches to Python. Nothing that a Rust thread can drop holds a Python object; the futures
 //! of the control plane (connect, open, close) are the one exception, and none is left after a close.
 
+mod call;
 mod client;
 mod consumer;
 mod context;

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use ::redis::ConnectionAddr;
 use async_trait::async_trait;
-use bytes::{Bytes, BytesMut};
+use bytes::{Buf, Bytes, BytesMut};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpStream, UnixStream};
 
@@ -37,6 +37,8 @@ pub(super) struct SocketReader {
     max_size: bool,
     expected: usize,
     buffer: BytesMut,
+    /// Reads that were sent and not answered.
+    asked: usize,
     /// The last command sent and what it was built from: nearly every read is the same as the one before.
     command: Option<(Want, Vec<u8>)>,
 }
@@ -67,6 +69,7 @@ impl SocketReader {
                 max_size,
                 expected: FIRST_REPLY,
                 buffer: BytesMut::new(),
+                asked: 0,
                 command: None,
             };
             reader.greet(address).await?;
@@ -167,29 +170,45 @@ impl SocketReader {
         self.command.as_ref().map(|(_, packed)| packed.as_slice()).unwrap_or_default()
     }
 
+    /// Send the read, unless it was sent ahead; and once more where that is wanted.
+    async fn ask_for(&mut self, want: Want, ahead: bool) -> Result<()> {
+        let wanted = if ahead { 2 } else { 1 };
+        while self.asked < wanted {
+            let packed = self.command(want).to_vec();
+            self.stream.write_all(&packed).await?;
+            self.asked += 1;
+        }
+        Ok(())
+    }
+
     async fn reply(&mut self) -> Result<RawBatch> {
         let mut walker = Walker::new(self.hash_keys);
         let mut slots: Vec<Slot> = Vec::new();
-        self.buffer.clear();
         self.buffer.reserve(self.expected);
-        loop {
+        let end = loop {
             match walker.walk(&self.buffer, &mut slots) {
-                Ok(Progress::Done(end)) if end == self.buffer.len() => break,
-                Ok(Progress::Done(_)) => return Err(Error::Protocol("more than one reply to one read".into())),
+                Ok(Progress::Done(end)) => break end,
                 Ok(Progress::More(short)) => self.fill(short).await?,
                 Err(malformed) => return Err(Error::Protocol(malformed.to_string())),
             }
+        };
+        self.asked -= 1;
+        if end < self.buffer.len() && self.asked == 0 {
+            return Err(Error::Protocol("more than one reply to one read".into()));
         }
         if let Outcome::Error(span) = walker.outcome() {
-            return Err(Error::from_reply(&String::from_utf8_lossy(span.of(&self.buffer))));
+            let error = Error::from_reply(&String::from_utf8_lossy(span.of(&self.buffer)));
+            self.buffer.advance(end);
+            return Err(error);
         }
-        let length = self.buffer.len();
         // The guess follows the replies down as well as up, and a small reply must not pin a large buffer.
-        self.expected = (length + ROOM).max(self.expected / 4 * 3).clamp(FIRST_REPLY, LARGE);
-        let bytes = if length < self.buffer.capacity() / 2 {
-            Bytes::copy_from_slice(&self.buffer)
+        self.expected = (end + ROOM).max(self.expected / 4 * 3).clamp(FIRST_REPLY, LARGE);
+        let bytes = if end < self.buffer.capacity() / 2 {
+            let bytes = Bytes::copy_from_slice(&self.buffer[..end]);
+            self.buffer.advance(end);
+            bytes
         } else {
-            std::mem::take(&mut self.buffer).freeze()
+            self.buffer.split_to(end).freeze()
         };
         Ok(RawBatch { bytes, slots })
     }
@@ -197,9 +216,8 @@ impl SocketReader {
 
 #[async_trait]
 impl EntryReader for SocketReader {
-    async fn read(&mut self, want: Want) -> Result<RawBatch> {
-        let packed = self.command(want).to_vec();
-        self.stream.write_all(&packed).await?;
+    async fn read(&mut self, want: Want, ahead: bool) -> Result<RawBatch> {
+        self.ask_for(want, ahead).await?;
         // A server may block longer than it was asked to; one that says nothing at all is gone.
         let patience = want.block.unwrap_or(Duration::ZERO) + ANSWER;
         match tokio::time::timeout(patience, self.reply()).await {

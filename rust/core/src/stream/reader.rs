@@ -3,9 +3,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use tokio::time::Instant;
+
 use super::scan::{self, Step};
 use super::{StreamSource, admit, lease};
 use crate::backoff::{Backoff, Quiet};
+use crate::batch::RawBatch;
 use crate::entry::EntryId;
 use crate::error::{Error, Result};
 use crate::event::{Level, State};
@@ -14,6 +17,7 @@ use crate::subscription::Subscription;
 
 /// How long a read that was told to end may take to say so. Past it the server is taken for gone.
 const UNBLOCK: Duration = Duration::from_secs(1);
+const UNBLOCK_AGAIN: Duration = Duration::from_millis(50);
 /// A read error that lasts this long makes the subscription unhealthy; one that passes does not.
 const UNHEALTHY: Duration = Duration::from_millis(250);
 
@@ -85,7 +89,7 @@ async fn connected(
             Err(error) => return Err(error),
         }
     }
-    Ok(())
+    turn.finish(source, subscription, reader.as_mut()).await
 }
 
 /// Make the group again if it is gone, where nothing unsettled is skipped.
@@ -113,6 +117,10 @@ async fn ensure_group(source: &StreamSource, subscription: &Subscription) -> Res
 struct Turn {
     /// It was full of claimed entries: the next one leaves CLAIM out, so that new entries never starve.
     only_new: bool,
+    /// It was full of new entries: there is a backlog, and the next read may be asked for before this one is answered.
+    backlog: bool,
+    /// A read that was asked for ahead.
+    ahead: Option<Want>,
 }
 
 impl Turn {
@@ -122,25 +130,49 @@ impl Turn {
         subscription: &Arc<Subscription>,
         reader: &mut dyn EntryReader,
     ) -> Result<()> {
+        let want = match self.ahead.take() {
+            Some(want) => want,
+            None => match self.next(source, subscription).await? {
+                Some(want) => want,
+                None => return Ok(()),
+            },
+        };
+        let count = source.settings.count;
+        let ahead = self.backlog && want.count == count && subscription.credits.room() >= 2 * count;
+        self.ahead = ahead.then_some(want);
+        let asked_ms = subscription.clock.now_ms();
+        let raw = answer(source, subscription, reader, want, ahead).await?;
+        subscription.stats.reads.add(1);
+        let full = raw.slots.len() == want.count;
+        let claimed = raw.slots.iter().filter(|slot| slot.earlier > 0).count();
+        self.only_new = full && want.claim.is_some() && claimed == want.count;
+        self.backlog = full && claimed == 0;
+        // The age of what a blocked read brought counts from its answer, of what was there from before it.
+        let read_ms = if full { asked_ms } else { subscription.clock.now_ms() };
+        admit::admit(source, subscription, raw, read_ms).await.map(drop)
+    }
+
+    /// The next read, once there is room for it. None: nothing is to be read now.
+    async fn next(&self, source: &StreamSource, subscription: &Arc<Subscription>) -> Result<Option<Want>> {
         let settings = &source.settings;
         let plan = source.plan();
         tokio::select! {
             biased;
-            () = subscription.stop.cancelled() => return Ok(()),
+            () = subscription.stop.cancelled() => return Ok(None),
             () = subscription.credits.wait(settings.count.div_ceil(2)) => {}
         }
         let mut block = Some(settings.block);
         if plan.scan {
             let min_idle = settings.min_idle.unwrap_or_default();
             match scan::step(source, subscription, min_idle).await? {
-                Step::Again if !plan.new => return Ok(()),
+                Step::Again if !plan.new => return Ok(None),
                 Step::Again => block = None,
                 Step::Rest(rest) if !plan.new => {
                     tokio::select! {
                         () = subscription.stop.cancelled() => {}
                         () = subscription.clock.sleep(rest) => {}
                     }
-                    return Ok(());
+                    return Ok(None);
                 }
                 Step::Rest(rest) => block = Some(settings.block.min(rest.max(Duration::from_millis(1)))),
             }
@@ -150,44 +182,51 @@ impl Turn {
             block = None;
         }
         let count = settings.count.min(subscription.credits.room());
-        if count == 0 {
-            return Ok(());
+        Ok((count > 0).then_some(Want { count, block, claim }))
+    }
+
+    /// Take in what was asked for ahead: the server has given it to us.
+    async fn finish(
+        &mut self,
+        source: &StreamSource,
+        subscription: &Arc<Subscription>,
+        reader: &mut dyn EntryReader,
+    ) -> Result<()> {
+        while let Some(want) = self.ahead.take() {
+            let raw = answer(source, subscription, reader, want, false).await?;
+            admit::admit(source, subscription, raw, subscription.clock.now_ms()).await?;
         }
-        let want = Want { count, block, claim };
-        let read_ms = subscription.clock.now_ms();
-        let Some(raw) = read(source, subscription, reader, want).await? else {
-            return Ok(());
-        };
-        subscription.stats.reads.add(1);
-        // The age of what a blocked read brought counts from its answer, of what was there from before it.
-        let read_ms = if raw.slots.len() < count { subscription.clock.now_ms() } else { read_ms };
-        self.only_new = claim.is_some() && raw.slots.len() == count && raw.slots.iter().all(|slot| slot.earlier > 0);
-        admit::admit(source, subscription, raw, read_ms).await?;
         Ok(())
     }
 }
 
-/// One read; at stop the blocked one is ended by the server, so that its last reply is taken in and not lost.
-async fn read(
+/// The answer to one read; at stop the blocked one is ended by the server, so that its reply is taken in and not lost.
+async fn answer(
     source: &StreamSource,
     subscription: &Subscription,
     reader: &mut dyn EntryReader,
     want: Want,
-) -> Result<Option<crate::batch::RawBatch>> {
+    ahead: bool,
+) -> Result<RawBatch> {
     let id = reader.id();
-    let reading = reader.read(want);
+    let reading = reader.read(want, ahead);
     tokio::pin!(reading);
     tokio::select! {
         biased;
-        raw = &mut reading => return raw.map(Some),
+        raw = &mut reading => return raw,
         () = subscription.stop.cancelled() => {}
     }
-    let unblocked = tokio::time::timeout(UNBLOCK, async {
-        source.store.unblock(id).await?;
-        reading.await
-    });
-    match unblocked.await {
-        Ok(raw) => raw.map(Some),
-        Err(_) => Ok(None),
+    let patience = Instant::now() + UNBLOCK;
+    while Instant::now() < patience {
+        // Asked again, since the read may not have begun to block when the server was told to end it.
+        tokio::select! {
+            biased;
+            raw = &mut reading => return raw,
+            unblocked = source.store.unblock(id) => unblocked?,
+        }
+        if let Ok(raw) = tokio::time::timeout(UNBLOCK_AGAIN, &mut reading).await {
+            return raw;
+        }
     }
+    Err(Error::Lost("the last read was not answered".into()))
 }

@@ -1,0 +1,198 @@
+"""The program that the chaos tests kill, stop and starve: one app, whose handler stops at named points.
+
+Run with a `Config` as JSON in its one argument. It says what it does on stdout, a JSON object a line, and takes commands
+on stdin, one a line: `go` (leave every point, and stop at none any more), `health`. It ends when its stdin does.
+
+Points of a payment: `started` (its handler was called), `effect` (its effect is written, it is not acked),
+`acked` (the server has answered its ack). A point is named `started:17` for payment 17, or `started#31` for the
+31st time that this process comes to `started`.
+"""
+
+import asyncio
+import json
+import os
+import sys
+import threading
+import time
+from collections import Counter
+from typing import Any
+
+import msgspec
+
+from ruststream import Context, RustStream
+from ruststream.redis import RedisBroker, RedisStream
+
+STREAM, GROUP = "payments", "ledger"
+
+
+class Payment(msgspec.Struct):
+    """What the stream carries; `misdeed` is what its handler does wrong, once."""
+
+    id: int
+    account: str = "a"
+    misdeed: str = ""
+
+
+class Config(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """What one worker process is to do."""
+
+    url: str
+    effects: str
+    """File that effects are appended to: payment, account, entry id, delivery, subscription."""
+    modes: list[str]
+    """One subscription for each: constructors of `RedisStream`."""
+    stream: str = STREAM
+    options: dict[str, Any] = {}
+    """Of the source: `min_idle`, `count`, `block`, `consumer`, ..."""
+    subscriber: dict[str, Any] = {}
+    """Of the subscriber: `workers`, `by_key`, `max_in_flight`, `renew_stalled`."""
+    drain_timeout: float = 30.0
+    takes: float = 0.0
+    """Seconds between `started` and the effect."""
+    hold: list[str] = []
+    """Points at which the handler waits while the loop turns."""
+    freeze: list[str] = []
+    """Points at which the whole event loop waits."""
+
+
+def tell(**what: Any) -> None:
+    """Say something to the test."""
+    os.write(1, json.dumps(what).encode() + b"\n")
+
+
+class Points:
+    """Where handlers announce themselves, and wait if they are asked to."""
+
+    def __init__(self, config: Config) -> None:
+        self._hold, self._freeze = set(config.hold), set(config.freeze)
+        self._seen: Counter[str] = Counter()
+        self._gate = asyncio.Event()
+        self._thawed = threading.Event()
+        self._busy = bool(self._hold or self._freeze)
+
+    def open(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Let all go on, from any thread."""
+        self._thawed.set()
+        loop.call_soon_threadsafe(self._gate.set)
+
+    def names(self, point: str, payment: Payment) -> set[str]:
+        """Return the names of this moment, if any is asked for."""
+        if not self._busy:
+            return set()
+        self._seen[point] += 1
+        return {f"{point}:{payment.id}", f"{point}#{self._seen[point]}"}
+
+    def wait_here(self, names: set[str], payment: Payment, ctx: Context) -> asyncio.Event | None:
+        """Announce a point; freeze at it, or return what its handler has to wait for."""
+        freezes = not self._thawed.is_set() and names & self._freeze
+        holds = not self._gate.is_set() and names & self._hold
+        for name in sorted(freezes or holds or ()):
+            tell(at=name, payment=payment.id, entry=str(ctx.entry_id), delivery=ctx.delivery_count)
+        if freezes:
+            self._thawed.wait()
+        return self._gate if holds else None
+
+    async def at(self, point: str, payment: Payment, ctx: Context) -> None:
+        """Come to a point."""
+        if (names := self.names(point, payment)) and (gate := self.wait_here(names, payment, ctx)) is not None:
+            await gate.wait()
+
+
+async def misbehave(misdeed: str) -> None:
+    """Do to the task, or the process, what no handler should."""
+    task = asyncio.current_task()
+    assert task is not None
+    match misdeed:
+        case "cancels itself and waits":
+            task.cancel()
+            await asyncio.sleep(5)
+        case "cancels itself and returns":
+            task.cancel()
+        case "raises CancelledError":
+            raise asyncio.CancelledError
+        case "swallows its cancellation":
+            task.cancel()
+            try:
+                await asyncio.sleep(5)
+            except asyncio.CancelledError:
+                tell(swallowed=True)
+        case "never ends":
+            await asyncio.Event().wait()
+        case "awaits a task that is cancelled":
+            other = asyncio.ensure_future(asyncio.sleep(5))
+            asyncio.get_running_loop().call_soon(other.cancel)
+            await other
+        case "raises GeneratorExit":
+            raise GeneratorExit
+        case "exits":
+            sys.exit(3)
+        case "interrupts":
+            raise KeyboardInterrupt
+        case "has a failing group":
+            async with asyncio.TaskGroup() as group:
+                group.create_task(asyncio.sleep(5))
+                group.create_task(fail())
+        case "runs into its own timeout":
+            async with asyncio.timeout(0.01):
+                await asyncio.sleep(5)
+        case _:
+            raise AssertionError(misdeed)
+
+
+async def fail() -> None:
+    """Raise what a handler may well raise."""
+    raise ValueError("this one fails")
+
+
+def make_app(config: Config) -> tuple[RustStream, Points]:
+    """Return the app, nothing of it started."""
+    broker = RedisBroker(config.url)
+    app = RustStream("chaos", broker, drain_timeout=config.drain_timeout)
+    effects = os.open(config.effects, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    points = Points(config)
+
+    async def post(payment: Payment, ctx: Context) -> None:
+        await points.at("started", payment, ctx)
+        if payment.misdeed and ctx.delivery_count == 1:
+            tell(does=payment.misdeed, payment=payment.id, entry=str(ctx.entry_id))
+            await misbehave(payment.misdeed)
+        if config.takes:
+            await asyncio.sleep(config.takes)
+        line = f"{payment.id} {payment.account} {ctx.entry_id} {ctx.delivery_count} {ctx.consumer}\n"
+        os.write(effects, line.encode())
+        if names := points.names("acked", payment):
+            ctx.after_ack(lambda: points.wait_here(names, payment, ctx))
+        await points.at("effect", payment, ctx)
+
+    for mode in config.modes:
+        given = dict(config.options)
+        if mode == "new" and len(config.modes) > 1:
+            given.pop("min_idle", None)
+        source = getattr(RedisStream, mode)(config.stream, group=GROUP, start_id="0", **given)
+        broker.add_subscriber(source, post, name=f"post_{mode}", **config.subscriber)
+
+    @app.after_startup
+    def listen() -> None:
+        loop = asyncio.get_running_loop()
+        threading.Thread(target=obey, args=(app, points, loop), daemon=True).start()
+        loop.call_soon(lambda: tell(started=time.time(), pid=os.getpid()))
+
+    return app, points
+
+
+def obey(app: RustStream, points: Points, loop: asyncio.AbstractEventLoop) -> None:
+    """Carry out commands; the test's end is this process's end."""
+    for line in sys.stdin:
+        match line.strip():
+            case "go":
+                points.open(loop)
+            case "health":
+                loop.call_soon_threadsafe(lambda: tell(health=msgspec.to_builtins(app.health())))
+            case other:
+                tell(unknown=other)
+    os._exit(70)
+
+
+if __name__ == "__main__":
+    made, _ = make_app(msgspec.json.decode(sys.argv[1], type=Config))
+    made.run()

@@ -1,0 +1,156 @@
+"""Options of a subscriber, and their defaults."""
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from ruststream.codec import codec_of
+from ruststream.context import Context
+from ruststream.errors import ConfigError
+from ruststream.outcome import dead_letter, drop, leave, retry
+from ruststream.policy import Backoff
+from ruststream.redis.stream import RedisStream
+from ruststream.subscriber import Registration
+
+
+class Payment(msgspec.Struct):
+    id: int
+    account: str = ""
+
+
+async def handler(payment: Payment, ctx: Context): ...
+
+
+SOURCE = RedisStream.claiming("payments", min_idle=30, group="ledger")
+
+
+def subscriber_of(source: Any = SOURCE, function: Any = handler, **options: Any):
+    registration = Registration(source, function, options)
+    return registration.subscriber("name", registration.source.attached(), codec_of("json"))
+
+
+def test_the_defaults():
+    made = subscriber_of()
+    assert (made.name, made.stream, made.group) == ("name", "payments", "ledger")
+    assert made.delay_key == "{payments}:ledger:delayed"
+    assert (made.workers, made.by_key, made.key_of, made.max_in_flight) == (1, False, None, 800)
+    assert made.codec is codec_of("json")
+    assert made.on_error.outcome(ValueError()) is leave()
+    assert made.on_decode_error is leave()
+    assert made.backoff is None
+    assert made.renew_stalled == 600
+    assert made.plan.handler is handler
+
+
+def test_in_flight_follows_count_and_workers():
+    assert subscriber_of(RedisStream("s", group="g", count=10)).max_in_flight == 40
+    assert subscriber_of(RedisStream("s", group="g", count=10), workers=50).max_in_flight == 200
+    assert subscriber_of(max_in_flight=3, workers=3).max_in_flight == 3
+
+
+def test_without_min_idle_nothing_is_renewed_until_it_is_known():
+    made = subscriber_of(RedisStream("s", group="g"))
+    assert made.renew_stalled is None
+    renewed = made.renewed(10.0)
+    assert (renewed.source.min_idle, renewed.renew_stalled, renewed.plan) == (10.0, 200.0, made.plan)
+    assert subscriber_of(RedisStream("s", group="g"), renew_stalled=5).renewed(10.0).renew_stalled == 5
+
+
+def test_options_are_kept():
+    backoff = Backoff(2, 4)
+    made = subscriber_of(
+        workers=8,
+        by_key=True,
+        codec="msgpack",
+        on_error={ValueError: drop()},
+        on_decode_error=drop(),
+        backoff=backoff,
+        renew_stalled=7,
+    )
+    assert (made.workers, made.by_key, made.key_of) == (8, True, None)
+    assert made.codec is codec_of("msgpack")
+    assert made.on_error.outcome(ValueError()) is made.on_decode_error is drop()
+    assert (made.backoff, made.renew_stalled) == (backoff, 7.0)
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        ("workers", 0),
+        ("workers", -1),
+        ("workers", 1.5),
+        ("workers", "8"),
+        ("workers", True),
+        ("workers", None),
+        ("by_key", "account"),
+        ("by_key", 1),
+        ("max_in_flight", 0),
+        ("max_in_flight", "x"),
+        ("codec", "yaml"),
+        ("codec", 1),
+        ("on_error", retry),
+        ("on_error", {ValueError: dead_letter()}),
+        ("on_error", retry(after=1)),
+        ("on_decode_error", "drop"),
+        ("on_decode_error", dead_letter("x")),
+        ("backoff", 3),
+        ("renew_stalled", 0),
+        ("renew_stalled", "1"),
+        ("name", ""),
+        ("name", 1),
+    ],
+)
+def test_a_wrong_value_is_refused_by_the_options_name(option, value):
+    with pytest.raises(ConfigError, match=option):
+        subscriber_of(**{option: value})
+
+
+def test_fewer_in_flight_than_workers_is_refused():
+    with pytest.raises(ConfigError, match=r"max_in_flight \(2\) must be at least workers \(3\)"):
+        subscriber_of(max_in_flight=2, workers=3)
+
+
+@pytest.mark.parametrize("option", ["batch", "order", "max_attempts", "dead_letter", "timeout", "reply_to", "wokers"])
+def test_an_option_that_there_is_not_is_refused(option):
+    with pytest.raises(ConfigError, match=f"a subscriber has no option {option}"):
+        subscriber_of(**{option: 1})
+
+
+@pytest.mark.parametrize("source", [None, 1, b"payments", handler, object()])
+def test_something_else_is_no_source(source):
+    with pytest.raises(ConfigError, match="stream's name"):
+        Registration(source, handler, {})
+
+
+def test_the_handler_is_read_at_once():
+    async def wrong(*args): ...
+
+    with pytest.raises(ConfigError, match="handler wrong"):
+        Registration(SOURCE, wrong, {})
+
+
+@pytest.mark.parametrize(
+    ("by_key", "key"),
+    [
+        (lambda payment: payment.account, b"acc"),
+        (lambda payment: payment.account.encode(), b"acc"),
+        (lambda payment: payment.id, b"1"),
+        (lambda payment: None, None),
+    ],
+)
+def test_a_key_may_be_computed_from_the_payload(envelope, by_key, key):
+    made = subscriber_of(by_key=by_key)
+    assert made.by_key
+    assert made.key_of(envelope(b'{"id": 1, "account": "acc"}')) == key
+
+
+def test_an_entry_that_does_not_decode_has_no_key(envelope):
+    assert subscriber_of(by_key=lambda payment: payment.account).key_of(envelope(b"{")) is None
+
+
+def test_a_key_function_that_fails_is_not_hidden(envelope):
+    with pytest.raises(AttributeError):
+        subscriber_of(by_key=lambda payment: payment.nothing).key_of(envelope(b'{"id": 1}'))
+    with pytest.raises(ConfigError, match="by_key"):
+        subscriber_of(by_key=lambda payment: 1.5).key_of(envelope(b'{"id": 1}'))
