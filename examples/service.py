@@ -1,6 +1,6 @@
 """A payments service: the group `ledger` posts each payment, the group `fraud` screens it.
 
-    REDIS_URL=redis://localhost:6379 ruststream run examples.service:app
+Run it by `REDIS_URL=redis://localhost:6379 ruststream run examples.service:app`.
 """
 
 import logging

@@ -8,6 +8,31 @@ thread than the one whose loop watches `Engine.fileno()`.
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any, Final, final
 
+__all__ = [
+    "ACK",
+    "ACKED",
+    "BUILD_PROFILE",
+    "DONE",
+    "DROP",
+    "LEAVE",
+    "LOG",
+    "LOST",
+    "PARTITIONS",
+    "RAISED",
+    "READY",
+    "RETRY",
+    "RETURNED",
+    "STATE",
+    "SUSPENDED",
+    "Consumer",
+    "Context",
+    "Engine",
+    "EntryId",
+    "RedisClient",
+    "__version__",
+    "partition",
+]
+
 __version__: Final[str]
 BUILD_PROFILE: Final[str]
 """`release` or `debug`; a debug build warns at import."""
@@ -64,12 +89,12 @@ class EntryId:
         """The greatest id below this one; `0-0` stays."""
     def next(self) -> EntryId:
         """The smallest id above this one."""
-    def __lt__(self, other: EntryId) -> bool: ...
-    def __le__(self, other: EntryId) -> bool: ...
-    def __gt__(self, other: EntryId) -> bool: ...
-    def __ge__(self, other: EntryId) -> bool: ...
-    def __eq__(self, other: object) -> bool: ...
-    def __ne__(self, other: object) -> bool: ...
+    def __lt__(self, value: EntryId, /) -> bool: ...
+    def __le__(self, value: EntryId, /) -> bool: ...
+    def __gt__(self, value: EntryId, /) -> bool: ...
+    def __ge__(self, value: EntryId, /) -> bool: ...
+    def __eq__(self, value: object, /) -> bool: ...
+    def __ne__(self, value: object, /) -> bool: ...
     def __hash__(self) -> int: ...
 
 @final
@@ -184,7 +209,10 @@ class RedisClient:
         minid: str | None = None,
         approximate: bool = True,
     ) -> int:
-        """Queue many entries under one ticket; its `DONE` event carries a list, an exception in place of each failure."""
+        """Queue many entries under one ticket.
+
+        Its `DONE` event carries a list, with an exception in place of each failure.
+        """
     def command(self, *args: bytes | str | int) -> Awaitable[Any]:
         """Run one command on the control connection (not for the hot path)."""
     def close(self) -> Awaitable[None]:
@@ -230,7 +258,8 @@ class Consumer:
         """Give the subscription its Python side.
 
         `invoke` prepares one call and returns its coroutine. `direct` is (decode, handler, with_context) of a handler
-        that is called as `handler(decode(payload)[, ctx])`; where that does not decode, `invoke` is asked. `owner` serves what `Context` leaves to Python:
+        that is called as `handler(decode(payload)[, ctx])`; where that does not decode, `invoke` is asked.
+        `owner` serves what `Context` leaves to Python:
         `make_headers(ctx)`, `make_lease_lost(ctx)`, `settle(ctx, outcome)`, `after_ack(ctx, callback)`,
         `publish(ctx, message, stream, **options)` and the attribute `app_state`.
         """
@@ -261,7 +290,11 @@ class Consumer:
     def close(self) -> Awaitable[None]:
         """Stop timers and connections. What is unsettled stays pending."""
     def stats(self) -> dict[str, int]:
-        """Counters and gauges: `read`, `claimed`, `acked`, `retried`, `dropped`, `left`, `lost`, `released`, `duplicates`,
-        `queued`, `running`, `unsettled`, `in_flight`, `reads`, `read_errors`, `reconnects`."""
+        """Counters since the start, and gauges.
+
+        Counters: `read`, `claimed`, `acked`, `dropped`, `retried`, `left`, `lost`, `released`, `duplicates`,
+        `foreign_copies`, `deleted`, `reads`, `settles`, `read_errors`, `reconnects`.
+        Gauges: `queued`, `running`, `unsettled` (outcomes without an answer), `in_flight`.
+        """
     def unsettled(self) -> list[EntryId]:
         """Ids of the entries that are queued, running or whose outcome has not been answered, oldest first."""

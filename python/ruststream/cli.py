@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from ruststream.app import RustStream
 from ruststream.process import plain_logging
-from ruststream.supervisor import supervise
+from ruststream.supervisor import follow, supervise
 
 _LEVELS: Final = ("DEBUG", "INFO", "WARNING", "ERROR")
 
@@ -35,6 +35,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     if options.workers > 1:
         plain_logging(options.log_level)
         return supervise(["run", options.target, "--log-level", options.log_level], options.workers)
+    if options.follow is not None:
+        follow(options.follow)
     return app.run(log_level=options.log_level)
 
 
@@ -135,6 +137,7 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument("target", metavar="module:app", help="where the RustStream is, or a function that returns it")
     run.add_argument("--workers", type=_count, default=1, metavar="N", help="processes (default 1)")
     run.add_argument("--log-level", default="INFO", type=str.upper, choices=_LEVELS, help="default INFO")
+    run.add_argument("--follow", type=int, help=argparse.SUPPRESS)  # what a supervisor says to its processes
     return parser
 
 

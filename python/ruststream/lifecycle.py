@@ -101,7 +101,7 @@ class Life:
             clean = False
             late = {subscriber.name: subscription.running() for subscriber, subscription in self._running}
             self._cancel()
-            await self._each("be cancelled", self._soon(deadline), lambda subscription: subscription.finished())
+            await self._each("end when cancelled", self._soon(deadline), lambda subscription: subscription.finished())
         clean &= await self._each("release", self._soon(deadline), lambda subscription: subscription.release())
         clean &= await self._each("flush acks", self._soon(deadline), lambda subscription: subscription.flush())
         took = asyncio.get_running_loop().time() - began
@@ -187,7 +187,7 @@ class Life:
             if ids:
                 more = f" and {len(ids) - _MOST_LISTED} more" if len(ids) > _MOST_LISTED else ""
                 _log.error(
-                    "subscription %s (stream %s, group %s) leaves %d entries unfinished, they stay pending: %s%s",
+                    "subscription %s (stream %s, group %s) did not finish %d of its entries, which stay pending: %s%s",
                     subscriber.name,
                     subscriber.stream,
                     subscriber.group,

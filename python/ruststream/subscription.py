@@ -276,7 +276,7 @@ class Subscription:
             for callback in self._callbacks.pop(entry_id, ()):
                 try:
                     callback()
-                except Exception:
+                except Exception:  # noqa: BLE001 - the user's function: it must not silence the bell
                     _log.exception("subscription %s: after_ack of entry %s failed", self.name, entry_id)
 
     def changed(self, state: str, error: BaseException | None) -> None:

@@ -11,6 +11,7 @@ Points of a payment: `started` (its handler was called), `effect` (its effect is
 import asyncio
 import json
 import os
+import signal
 import sys
 import threading
 import time
@@ -49,10 +50,14 @@ class Config(msgspec.Struct, kw_only=True, omit_defaults=True):
     drain_timeout: float = 30.0
     takes: float = 0.0
     """Seconds between `started` and the effect."""
+    threaded: bool = False
+    """The handler is a plain function, which runs in a thread and comes to no points; `takes` blocks that thread."""
     hold: list[str] = []
     """Points at which the handler waits while the loop turns."""
     freeze: list[str] = []
     """Points at which the whole event loop waits."""
+    die: list[str] = []
+    """Points at which the process kills itself by SIGKILL: nothing more of it runs, in no thread."""
 
 
 def tell(**what: Any) -> None:
@@ -64,11 +69,11 @@ class Points:
     """Where handlers announce themselves, and wait if they are asked to."""
 
     def __init__(self, config: Config) -> None:
-        self._hold, self._freeze = set(config.hold), set(config.freeze)
+        self._hold, self._freeze, self._die = set(config.hold), set(config.freeze), set(config.die)
         self._seen: Counter[str] = Counter()
         self._gate = asyncio.Event()
         self._thawed = threading.Event()
-        self._busy = bool(self._hold or self._freeze)
+        self._busy = bool(self._hold or self._freeze or self._die)
 
     def open(self, loop: asyncio.AbstractEventLoop) -> None:
         """Let all go on, from any thread."""
@@ -83,7 +88,9 @@ class Points:
         return {f"{point}:{payment.id}", f"{point}#{self._seen[point]}"}
 
     def wait_here(self, names: set[str], payment: Payment, ctx: Context) -> asyncio.Event | None:
-        """Announce a point; freeze at it, or return what its handler has to wait for."""
+        """Announce a point; die or freeze at it, or return what its handler has to wait for."""
+        if names & self._die:
+            os.kill(os.getpid(), signal.SIGKILL)
         freezes = not self._thawed.is_set() and names & self._freeze
         holds = not self._gate.is_set() and names & self._hold
         for name in sorted(freezes or holds or ()):
@@ -118,6 +125,12 @@ async def misbehave(misdeed: str) -> None:
                 tell(swallowed=True)
         case "never ends":
             await asyncio.Event().wait()
+        case "cannot be cancelled":
+            while True:
+                try:
+                    await asyncio.Event().wait()
+                except asyncio.CancelledError:
+                    tell(swallowed=True)
         case "awaits a task that is cancelled":
             other = asyncio.ensure_future(asyncio.sleep(5))
             asyncio.get_running_loop().call_soon(other.cancel)
@@ -151,6 +164,15 @@ def make_app(config: Config) -> tuple[RustStream, Points]:
     effects = os.open(config.effects, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     points = Points(config)
 
+    def write(payment: Payment, ctx: Context) -> None:
+        line = f"{payment.id} {payment.account} {ctx.entry_id} {ctx.delivery_count} {ctx.consumer}\n"
+        os.write(effects, line.encode())
+
+    def post_in_thread(payment: Payment, ctx: Context) -> None:
+        tell(at=f"thread:{payment.id}", payment=payment.id, entry=str(ctx.entry_id), delivery=ctx.delivery_count)
+        time.sleep(config.takes)
+        write(payment, ctx)
+
     async def post(payment: Payment, ctx: Context) -> None:
         await points.at("started", payment, ctx)
         if payment.misdeed and ctx.delivery_count == 1:
@@ -158,8 +180,7 @@ def make_app(config: Config) -> tuple[RustStream, Points]:
             await misbehave(payment.misdeed)
         if config.takes:
             await asyncio.sleep(config.takes)
-        line = f"{payment.id} {payment.account} {ctx.entry_id} {ctx.delivery_count} {ctx.consumer}\n"
-        os.write(effects, line.encode())
+        write(payment, ctx)
         if names := points.names("acked", payment):
             ctx.after_ack(lambda: points.wait_here(names, payment, ctx))
         await points.at("effect", payment, ctx)
@@ -169,7 +190,12 @@ def make_app(config: Config) -> tuple[RustStream, Points]:
         if mode == "new" and len(config.modes) > 1:
             given.pop("min_idle", None)
         source = getattr(RedisStream, mode)(config.stream, group=GROUP, start_id="0", **given)
-        broker.add_subscriber(source, post, name=f"post_{mode}", **config.subscriber)
+        handler = post_in_thread if config.threaded else post
+        broker.add_subscriber(source, handler, name=f"post_{mode}", **config.subscriber)
+
+    @app.on_startup
+    def begin() -> None:
+        tell(starting=os.getpid())
 
     @app.after_startup
     def listen() -> None:

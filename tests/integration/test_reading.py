@@ -10,7 +10,7 @@ import redis
 
 from eventually import eventually_async
 from ruststream import Context, RustStream
-from ruststream.redis import RedisStream, StreamStart
+from ruststream.redis import RedisBroker, RedisStream, StreamStart
 from servers import Server
 
 EVERYWHERE = ["new", "recovering"]
@@ -278,8 +278,6 @@ async def test_entries_whose_reply_was_lost_with_the_connection_are_read_again(a
         await eventually_async(lambda: len(seen) == 1)
         await eventually_async(lambda: stream.pending_ids() == [])
         [subscription] = app.health().subscriptions
-        stream.client.client_pause(10_000, all=False)  # writes wait, ours and the reader's wakening
-        stream.client.client_unpause()
         lost = deliver_as(stream, subscription.consumer)
         cut(stream.client, subscription.consumer)
         await eventually_async(lambda: len(seen) == 2)
@@ -366,20 +364,16 @@ async def test_the_environment_names_the_consumers(broker, stream, monkeypatch):
     assert all(name.startswith("pod-7-") for name in names)
 
 
-async def test_a_server_behind_a_unix_socket_and_a_password(make_server, stream_of):
+async def test_a_server_behind_a_unix_socket_and_a_password(make_server):
     """The hot read speaks AUTH and uses the socket like every other connection."""
     server: Server = make_server(password="s3cret", unix=True)
-    stream, seen = stream_of(server), []
-    from ruststream.redis import RedisBroker
-
     broker = RedisBroker(f"unix://{server.socket_path}?db=3", password="s3cret")
-    stream.client.select(3)
+    seen = []
 
     @broker.subscriber(source("claiming"))
     async def handle(body: bytes):
         seen.append(body)
 
-    stream.client.execute_command("SELECT", 3)
     async with RustStream("test", broker):
-        stream.add("x")
+        server.cli("-n", "3", "XADD", "s", "*", "_payload", "x")
         await eventually_async(lambda: seen == [b"x"])

@@ -1,9 +1,10 @@
 """URLs of Redis servers."""
 
+from urllib.parse import quote
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from urllib.parse import quote
 
 from ruststream.errors import ConfigError
 from ruststream.redis.address import read_address

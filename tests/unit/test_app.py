@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 import msgspec
 import pytest
 
+from eventually import eventually_async
 from ruststream.app import RustStream
 from ruststream.errors import ConfigError, ConnectError, SubscribeError
 from ruststream.redis import RedisBroker, RedisStream
@@ -41,16 +42,10 @@ def hooked(app, subscriptions):
     return app
 
 
-async def until(condition):
-    async with asyncio.timeout(5):
-        while not condition():
-            await asyncio.sleep(0.001)
-
-
 async def running(app):
     """Serve with signals, and return once entries are read."""
     task = asyncio.ensure_future(app.serve(signals=True))
-    await until(lambda: task.done() or app.health().state == "running")
+    await eventually_async(lambda: task.done() or app.health().state == "running")
     return task
 
 
@@ -171,7 +166,7 @@ async def test_a_hook_of_the_stop_that_fails_is_logged_and_counts(hooked, subscr
         raise LookupError("no database")
 
     task = asyncio.ensure_future(hooked.serve())
-    await until(lambda: hooked.health().state == "running")
+    await eventually_async(lambda: hooked.health().state == "running")
     hooked.stop()
     assert await task == 1
     assert "after_shutdown" in subscriptions.log
@@ -188,7 +183,7 @@ async def test_a_hook_of_the_stop_can_not_hold_it(app, subscriptions):
 
 async def test_stop_ends_serve(app):
     task = asyncio.ensure_future(app.serve())
-    await until(lambda: app.health().state == "running")
+    await eventually_async(lambda: app.health().state == "running")
     app.stop()
     assert await task == 0
     app.stop()
@@ -197,7 +192,7 @@ async def test_stop_ends_serve(app):
 
 async def test_a_serve_that_is_cancelled_drains_and_stays_cancelled(app, subscriptions):
     task = asyncio.ensure_future(app.serve())
-    await until(lambda: app.health().state == "running")
+    await eventually_async(lambda: app.health().state == "running")
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
@@ -207,7 +202,7 @@ async def test_a_serve_that_is_cancelled_drains_and_stays_cancelled(app, subscri
 async def test_entries_left_unfinished_are_exit_code_1(app, subscriptions):
     subscriptions.handlers = ("1-0",)
     task = asyncio.ensure_future(app.serve())
-    await until(lambda: app.health().state == "running")
+    await eventually_async(lambda: app.health().state == "running")
     app.stop()
     assert await task == 1
 
@@ -228,7 +223,7 @@ async def test_a_second_signal_stops_at_once(broker, subscriptions, caplog):
     app = RustStream("payments", broker, drain_timeout=60)
     task = await running(app)
     os.kill(os.getpid(), signal.SIGTERM)
-    await until(lambda: app.health().state == "stopping")
+    await eventually_async(lambda: app.health().state == "stopping")
     await asyncio.sleep(0.01)
     assert not task.done()
     os.kill(os.getpid(), signal.SIGTERM)
@@ -245,7 +240,7 @@ async def test_a_signal_during_the_start_undoes_it(hooked, subscriptions):
         await asyncio.Event().wait()
 
     task = asyncio.ensure_future(hooked.serve(signals=True))
-    await until(lambda: "after_startup" in subscriptions.log)
+    await eventually_async(lambda: "after_startup" in subscriptions.log)
     os.kill(os.getpid(), signal.SIGTERM)
     assert await task == 0
     assert "start handler" not in subscriptions.log
@@ -258,7 +253,7 @@ async def test_a_signal_after_stop_was_asked_for_does_not_hurry(broker, subscrip
     app = RustStream("payments", broker, drain_timeout=60)
     task = await running(app)
     app.stop()
-    await until(lambda: app.health().state == "stopping")
+    await eventually_async(lambda: app.health().state == "stopping")
     os.kill(os.getpid(), signal.SIGTERM)
     await asyncio.sleep(0.02)
     assert not task.done()
@@ -276,7 +271,7 @@ async def test_signals_are_for_the_main_thread(app):
 
 async def test_a_subscription_that_can_not_go_on_ends_serve(app, subscriptions, caplog):
     task = asyncio.ensure_future(app.serve())
-    await until(lambda: app.health().state == "running")
+    await eventually_async(lambda: app.health().state == "running")
     subscriptions.made[0].failed.set_result(SubscribeError("WRONGTYPE"))
     with pytest.raises(SubscribeError, match="WRONGTYPE"):
         await task
@@ -286,20 +281,26 @@ async def test_a_subscription_that_can_not_go_on_ends_serve(app, subscriptions, 
 
 
 async def test_a_subscription_that_can_not_go_on_ends_the_body(app, subscriptions):
-    with pytest.raises(SubscribeError, match="WRONGTYPE"):
+    async def body():
         async with app:
             subscriptions.made[0].failed.set_result(SubscribeError("WRONGTYPE"))
             await asyncio.Event().wait()
+
+    with pytest.raises(SubscribeError, match="WRONGTYPE"):
+        await body()
     assert asyncio.current_task().cancelling() == 0
     assert "close handler" in subscriptions.log
     await asyncio.sleep(0)
 
 
 async def test_a_body_that_ends_in_that_moment_sees_the_error_too(app):
-    with pytest.raises(SubscribeError, match="WRONGTYPE"):
+    async def body():
         async with app:
             app._failure = SubscribeError("WRONGTYPE")
             app._cancel_host()
+
+    with pytest.raises(SubscribeError, match="WRONGTYPE"):
+        await body()
     assert asyncio.current_task().cancelling() == 0
     await asyncio.sleep(0)
 
@@ -317,7 +318,7 @@ async def test_whoever_else_cancels_the_body_is_obeyed(app, subscriptions):
             await asyncio.Event().wait()
 
     task = asyncio.ensure_future(body())
-    await until(lambda: app.health().state == "running")
+    await eventually_async(lambda: app.health().state == "running")
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
@@ -347,7 +348,7 @@ BROKER = RedisBroker("redis://localhost")
         (("payments", BROKER), {"drain_timeout": -1}, "drain_timeout"),
         (("payments", BROKER), {"version": 1}, "version"),
         (("payments", BROKER), {"lifespan": 3}, "lifespan"),
-        (("payments", BROKER), {"lifespan": lambda a, b: None}, "lifespan"),
+        (("payments", BROKER), {"lifespan": lambda _a, _b: None}, "lifespan"),
     ],
 )
 def test_a_wrong_argument_is_refused_by_name(arguments, options, named):
@@ -355,7 +356,7 @@ def test_a_wrong_argument_is_refused_by_name(arguments, options, named):
         RustStream(*arguments, **options)
 
 
-@pytest.mark.parametrize("hook", [3, lambda a, b: None])
+@pytest.mark.parametrize("hook", [3, lambda _a, _b: None])
 def test_a_hook_takes_the_app_or_nothing(app, hook):
     with pytest.raises(ConfigError, match="on_startup"):
         app.on_startup(hook)

@@ -228,14 +228,18 @@ def test_a_foreign_entry_that_does_not_fit_is_explained(foreign):
         plan_of(payload_only).invoke(foreign((b"account", b"a")))
 
 
-def headers_of(annotation, **default):
-    async def required(payload: bytes, value: annotation):
+def headers_of(annotation):
+    async def handler(payload: bytes, value: annotation):
         return value
 
-    async def optional(payload: bytes, value: annotation = default.get("default")):
+    return handler
+
+
+def optional_header(annotation, default):
+    async def handler(payload: bytes, value: annotation = default):
         return value
 
-    return optional if default else required
+    return handler
 
 
 TENANT = {"X-Tenant": "12", "Flag": "true"}
@@ -259,8 +263,8 @@ async def test_a_header_by_type(envelope, annotation, expected):
 
 
 async def test_a_header_that_is_not_there_takes_the_default(envelope):
-    assert await call(plan_of(headers_of(Annotated[int, Header("none")], default=7)), envelope(b"x", TENANT)) == 7
-    assert await call(plan_of(headers_of(Annotated[int, Header("x-tenant")], default=7)), envelope(b"x", TENANT)) == 12
+    assert await call(plan_of(optional_header(Annotated[int, Header("none")], 7)), envelope(b"x", TENANT)) == 7
+    assert await call(plan_of(optional_header(Annotated[int, Header("x-tenant")], 7)), envelope(b"x", TENANT)) == 12
 
 
 @pytest.mark.parametrize(

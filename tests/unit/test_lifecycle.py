@@ -111,7 +111,7 @@ async def test_at_the_deadline_the_rest_is_cancelled_and_listed(subscriptions, l
     assert subscriptions.log[-6:] == ["cancel s0", "cancel s1", "release s0", "release s1", "flush s0", "flush s1"]
     errors = [record.getMessage() for record in caplog.records if record.levelno == logging.ERROR]
     assert errors[0] == (
-        "subscription s0 (stream orders, group ledger) leaves 60 entries unfinished, they stay pending: "
+        "subscription s0 (stream orders, group ledger) did not finish 60 of its entries, which stay pending: "
         + ", ".join(f"{number}-0" for number in range(50))
         + " and 10 more"
     )
@@ -134,7 +134,7 @@ async def test_a_server_that_is_away_does_not_hold_the_stop(subscriptions, life,
     began = asyncio.get_running_loop().time()
     assert not await life.drain(soon(0.01))
     assert asyncio.get_running_loop().time() - began < 1
-    assert "leaves 1 entries unfinished, they stay pending: 9-9" in caplog.text
+    assert "did not finish 1 of its entries, which stay pending: 9-9" in caplog.text
 
 
 async def test_handlers_that_do_not_end_are_known(subscriptions, life):

@@ -51,13 +51,16 @@ def test_an_outcome_shows_the_call_that_makes_it(outcome, text):
 
 def test_settle_passes_an_except_exception():
     def deep():
+        raise Settle(retry())
+
+    def careless():
         try:
-            raise Settle(retry())
+            deep()
         except Exception:
             pytest.fail("swallowed")
 
     with pytest.raises(Settle) as caught:
-        deep()
+        careless()
     assert caught.value.outcome is retry()
 
 

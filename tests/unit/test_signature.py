@@ -113,7 +113,7 @@ async def with_dependency(db: str, payment: Payment, ctx: Context): ...
         (decorated(with_context), "with_context", True, "payload context"),
         (functools.partial(with_dependency, "db"), "with_dependency", True, "payload context"),
         (functools.partial(functools.partial(with_dependency, "db")), "with_dependency", True, "payload context"),
-        (lambda payment: None, "<lambda>", False, "payload"),
+        (lambda payment: payment, "<lambda>", False, "payload"),
     ],
 )
 def test_every_kind_of_callable_is_a_handler(handler, name, is_async, parts):

@@ -136,7 +136,7 @@ def test_the_handler_is_read_at_once():
         (lambda payment: payment.account, b"acc"),
         (lambda payment: payment.account.encode(), b"acc"),
         (lambda payment: payment.id, b"1"),
-        (lambda payment: None, None),
+        (lambda _payment: None, None),
     ],
 )
 def test_a_key_may_be_computed_from_the_payload(envelope, by_key, key):
@@ -153,4 +153,4 @@ def test_a_key_function_that_fails_is_not_hidden(envelope):
     with pytest.raises(AttributeError):
         subscriber_of(by_key=lambda payment: payment.nothing).key_of(envelope(b'{"id": 1}'))
     with pytest.raises(ConfigError, match="by_key"):
-        subscriber_of(by_key=lambda payment: 1.5).key_of(envelope(b'{"id": 1}'))
+        subscriber_of(by_key=lambda _payment: 1.5).key_of(envelope(b'{"id": 1}'))

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from eventually import eventually
+
 PYTHON = str(Path(__file__).parents[2] / "python")
 
 CHILD = """
@@ -17,13 +19,16 @@ sys.argv.pop(0)
 how = sys.argv[0]
 if how == "leave":
     sys.exit(0)
-if how == "first-fails" and not os.path.exists("failed"):
+if how == "last-fails" and sys.argv[1] == "2":
     open("failed", "w").close()
     sys.exit(1)
 signals = []
 signal.signal(signal.SIGTERM, lambda *_: signals.append(1))
 signal.signal(signal.SIGINT, lambda *_: signals.append(1))
 open(f"up-{os.getpid()}", "w").close()
+if how == "follow":
+    from ruststream.supervisor import follow
+    follow(int(sys.argv[3]))
 needed = 2 if how == "twice" else 1
 while len(signals) < needed:
     time.sleep(0.01)
@@ -37,8 +42,11 @@ import subprocess, sys
 import ruststream.supervisor as supervisor
 
 class Popen(subprocess.Popen):
+    started = 0
+
     def __init__(self, command, **options):
-        super().__init__([sys.executable, "child.py", *command[3:]], **options)
+        super().__init__([sys.executable, "child.py", command[3], str(self.started), *command[4:]], **options)
+        Popen.started += 1
 
 supervisor.subprocess.Popen = Popen
 sys.exit(supervisor.supervise([sys.argv[1]], 3))
@@ -62,16 +70,6 @@ def supervise(tmp_path):
         process.wait()
 
 
-def wait_for(condition):
-    import time
-
-    for _ in range(2000):
-        if condition():
-            return
-        time.sleep(0.01)
-    pytest.fail("waited 20 s")
-
-
 def up(tmp_path):
     return len(list(tmp_path.glob("up-*")))
 
@@ -79,7 +77,7 @@ def up(tmp_path):
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_reaches_each_process_once(supervise, tmp_path, number):
     process = supervise("once")
-    wait_for(lambda: up(tmp_path) == 3)
+    eventually(lambda: up(tmp_path) == 3, timeout=20)
     process.send_signal(number)
     assert process.wait(20) == 0
     assert (tmp_path / "stopped").read_text() == "1\n" * 3
@@ -87,7 +85,7 @@ def test_a_signal_reaches_each_process_once(supervise, tmp_path, number):
 
 def test_a_second_signal_is_passed_on_too(supervise, tmp_path):
     process = supervise("twice")
-    wait_for(lambda: up(tmp_path) == 3)
+    eventually(lambda: up(tmp_path) == 3, timeout=20)
     process.send_signal(signal.SIGTERM)
     with pytest.raises(subprocess.TimeoutExpired):
         process.wait(0.3)
@@ -96,8 +94,15 @@ def test_a_second_signal_is_passed_on_too(supervise, tmp_path):
 
 
 def test_where_one_ends_the_others_are_stopped(supervise, tmp_path):
-    assert supervise("first-fails").wait(20) == 1
+    assert supervise("last-fails").wait(20) == 1
     assert (tmp_path / "failed").exists()
+
+
+def test_without_a_supervisor_the_processes_stop_too(supervise, tmp_path):
+    process = supervise("follow")
+    eventually(lambda: up(tmp_path) == 3, timeout=20)
+    process.kill()
+    eventually(lambda: (tmp_path / "stopped").exists() and (tmp_path / "stopped").read_text() == "1\n" * 3, timeout=20)
 
 
 def test_where_all_end_by_themselves_so_does_the_supervisor(supervise):

@@ -7,6 +7,7 @@ import time
 
 import pytest
 
+from eventually import eventually_async
 from ruststream.outcome import Settle, retry
 from ruststream.threads import HandlerThreads
 
@@ -82,15 +83,13 @@ async def test_a_coroutine_that_a_def_returns_is_awaited(threads):
 async def test_a_running_handler_is_counted_until_it_ends(threads):
     go = threading.Event()
     task = asyncio.ensure_future(threads.call(lambda _message: go.wait(10))(1))
-    while not threads.busy:
-        await asyncio.sleep(0.001)
+    await eventually_async(lambda: threads.busy)
     task.cancel()
     await asyncio.wait([task])
     assert threads.busy == 1
     threads.close()
     go.set()
-    while threads.busy:
-        await asyncio.sleep(0.001)
+    await eventually_async(lambda: not threads.busy)
 
 
 async def test_after_a_close_the_next_call_begins_anew(threads):

@@ -18,11 +18,7 @@ impl Backoff {
     pub fn new(initial: Duration, maximum: Duration) -> Self {
         // Nothing that failed is tried again without a pause.
         let initial = initial.max(Duration::from_millis(1));
-        Self {
-            initial,
-            maximum: maximum.max(initial),
-            next: initial,
-        }
+        Self { initial, maximum: maximum.max(initial), next: initial }
     }
 
     /// The wait before the next attempt: between half and all of the current step.

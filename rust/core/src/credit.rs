@@ -16,12 +16,7 @@ pub struct Credits {
 impl Credits {
     /// Room for `maximum` entries.
     pub fn new(maximum: usize) -> Self {
-        Self {
-            maximum,
-            used: AtomicUsize::new(0),
-            waited_for: AtomicBool::new(false),
-            room: Notify::new(),
-        }
+        Self { maximum, used: AtomicUsize::new(0), waited_for: AtomicBool::new(false), room: Notify::new() }
     }
 
     /// How many entries are in flight.

@@ -92,10 +92,7 @@ pub struct Span {
 
 impl Span {
     /// Nothing there: distinct from an empty value.
-    pub const NONE: Self = Self {
-        start: u32::MAX,
-        end: u32::MAX,
-    };
+    pub const NONE: Self = Self { start: u32::MAX, end: u32::MAX };
 
     /// Whether there is a value, be it empty.
     pub const fn is_some(self) -> bool {

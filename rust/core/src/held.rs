@@ -56,17 +56,9 @@ mod tests {
     use crate::entry::Slot;
 
     fn batch(ids: &[u64]) -> Arc<Batch> {
-        let origin = Origin {
-            subscription: "s".into(),
-            stream: "s".into(),
-            group: "g".into(),
-            consumer: "c".into(),
-        };
+        let origin = Origin { subscription: "s".into(), stream: "s".into(), group: "g".into(), consumer: "c".into() };
         let slots = ids.iter().map(|ms| Slot::new(EntryId::new(*ms, 0))).collect();
-        let raw = RawBatch {
-            slots,
-            ..RawBatch::default()
-        };
+        let raw = RawBatch { slots, ..RawBatch::default() };
         Batch::new(raw, Arc::new(origin), 0)
     }
 

@@ -50,12 +50,7 @@ mod tests {
     use crate::batch::{Origin, RawBatch};
 
     fn batch() -> Arc<Batch> {
-        let origin = Origin {
-            subscription: "s".into(),
-            stream: "s".into(),
-            group: "g".into(),
-            consumer: "c".into(),
-        };
+        let origin = Origin { subscription: "s".into(), stream: "s".into(), group: "g".into(), consumer: "c".into() };
         Batch::new(RawBatch::default(), Arc::new(origin), 0)
     }
 

@@ -10,8 +10,12 @@ use crate::partition::partition;
 
 /// Longest error or status line, and longest push frame, before the peer is held to be no Redis.
 const MAX_LINE: usize = 64 * 1024;
-/// A reply's offsets are 32 bits wide.
-const MAX_REPLY: usize = u32::MAX as usize - 1;
+/// A reply's offsets are 32 bits wide, the end of its last line included.
+const MAX_REPLY: usize = u32::MAX as usize - 3;
+/// Digits of the longest length or number. More are past 64 bits, or zeros that could go on for ever.
+const MAX_DIGITS: usize = 19;
+/// Bytes of the shortest value: a nil.
+const SHORTEST: usize = 3;
 /// Elements that slots are reserved for at once, whatever the header promises.
 const MAX_RESERVE: usize = 4096;
 
@@ -92,15 +96,15 @@ impl Cursor<'_> {
     /// A type byte and its number, `\r\n` included. The cursor moves only when the line is whole.
     #[inline]
     fn line(&mut self) -> Step<(u8, i64)> {
-        let rest = &self.bytes[self.pos..];
+        let rest = self.bytes.get(self.pos..).unwrap_or_default();
         let Some(&kind) = rest.first() else {
-            self.short = 4;
+            self.short = SHORTEST;
             return Ok(None);
         };
         if kind == b'_' {
             // RESP3's nil has no number.
-            if rest.len() < 3 {
-                self.short = 3 - rest.len();
+            if rest.len() < SHORTEST {
+                self.short = SHORTEST - rest.len();
                 return Ok(None);
             }
             return if &rest[1..3] == b"\r\n" {
@@ -116,19 +120,16 @@ impl Cursor<'_> {
             at += 1;
         }
         let first = at;
-        let mut number = 0i64;
+        let mut number = 0u64;
         loop {
             match rest.get(at) {
                 None => {
                     self.short = 2;
                     return Ok(None);
                 }
+                Some(b'0'..=b'9') if at - first == MAX_DIGITS => return self.fail("a number past 64 bits"),
                 Some(&byte @ b'0'..=b'9') => {
-                    let digit = i64::from(byte - b'0');
-                    let Some(next) = number.checked_mul(10).and_then(|n| n.checked_add(digit)) else {
-                        return self.fail("a number past 64 bits");
-                    };
-                    number = next;
+                    number = number * 10 + u64::from(byte - b'0');
                     at += 1;
                 }
                 Some(b'\r') if at > first => break,
@@ -141,6 +142,9 @@ impl Cursor<'_> {
                 Ok(None)
             }
             Some(b'\n') => {
+                let Ok(number) = i64::try_from(number) else {
+                    return self.fail("a number past 64 bits");
+                };
                 self.pos += at + 2;
                 Ok(Some((kind, if negative { -number } else { number })))
             }
@@ -166,10 +170,7 @@ impl Cursor<'_> {
             return self.fail("a string without its end");
         }
         #[expect(clippy::cast_possible_truncation, reason = "checked against MAX_REPLY above")]
-        let span = Span {
-            start: self.pos as u32,
-            end: end as u32,
-        };
+        let span = Span { start: self.pos as u32, end: end as u32 };
         self.pos = end + 2;
         Ok(Some(span))
     }
@@ -205,7 +206,7 @@ impl Cursor<'_> {
     }
 
     fn text_line(&mut self) -> Step<Span> {
-        let rest = &self.bytes[self.pos..];
+        let rest = self.bytes.get(self.pos..).unwrap_or_default();
         let window = &rest[..rest.len().min(MAX_LINE)];
         match memchr::memmem::find(window, b"\r\n") {
             Some(end) => {
@@ -213,16 +214,13 @@ impl Cursor<'_> {
                     return self.fail("a reply past 4 GiB");
                 };
                 #[expect(clippy::cast_possible_truncation, reason = "end is below MAX_LINE")]
-                let span = Span {
-                    start,
-                    end: start + (end as u32).saturating_sub(1),
-                };
+                let span = Span { start, end: start + (end as u32).saturating_sub(1) };
                 self.pos += end + 2;
                 Ok(Some(span))
             }
             None if window.len() == MAX_LINE => self.fail("an endless line"),
             None => {
-                self.short = 2;
+                self.short = if window.ends_with(b"\r") { 1 } else { 2 };
                 Ok(None)
             }
         }
@@ -239,7 +237,7 @@ impl Cursor<'_> {
             let line_start = self.pos;
             let whole = match self.bytes.get(self.pos) {
                 None => {
-                    self.short = 4;
+                    self.short = SHORTEST;
                     None
                 }
                 Some(b'+' | b'-' | b'(' | b',' | b'#') => self.text_line()?.map(|_| 0),
@@ -252,13 +250,11 @@ impl Cursor<'_> {
                     Some(_) => return self.fail("an unknown type"),
                 },
             };
-            match whole {
-                Some(more) => left = (left - 1).saturating_add(more),
-                None => {
-                    self.pos = start;
-                    return Ok(None);
-                }
-            }
+            let Some(more) = whole else {
+                self.pos = start;
+                return Ok(None);
+            };
+            left = (left - 1).saturating_add(more);
         }
         Ok(Some(()))
     }
@@ -288,11 +284,7 @@ impl Walker {
 
     /// Go on with `bytes`, which begin where the reply begins and hold at least what the last call saw.
     pub fn walk(&mut self, bytes: &[u8], slots: &mut Vec<Slot>) -> Result<Progress, Malformed> {
-        let mut cursor = Cursor {
-            bytes,
-            pos: self.pos,
-            short: 1,
-        };
+        let mut cursor = Cursor { bytes, pos: self.pos, short: 1 };
         while self.stage != Stage::Done {
             let step = self.step(&mut cursor, slots)?;
             if step.is_none() {
@@ -330,7 +322,7 @@ impl Walker {
                 let (kind, length) = need!(cursor.line());
                 self.entries_left = match (kind, usize::try_from(length)) {
                     (b'*', Ok(length)) => length,
-                    (b'*' | b'_', Err(_)) => 0,
+                    (b'*' | b'_', Err(_)) if length == -1 => 0,
                     _ => return cursor.fail("entries that are no array"),
                 };
                 slots.reserve(self.entries_left.min(MAX_RESERVE));
@@ -353,23 +345,7 @@ impl Walker {
                 self.slot = Slot::new(id);
                 self.stage = Stage::Fields;
             }
-            Stage::Fields => {
-                let (kind, length) = need!(cursor.line());
-                match (kind, u32::try_from(length)) {
-                    (b'*', Ok(length)) if length.is_multiple_of(2) => {
-                        self.slot.field_count = length / 2;
-                        self.fields_left = self.slot.field_count as usize;
-                        self.slot.fields.start = offset(cursor)?;
-                        self.stage = Stage::Name;
-                    }
-                    (b'*' | b'$' | b'_', Err(_)) if length == -1 => {
-                        self.slot.deleted = true;
-                        self.fields_left = 0;
-                        self.stage = Stage::Name;
-                    }
-                    _ => return cursor.fail("fields that are no array of pairs"),
-                }
-            }
+            Stage::Fields => return self.fields(cursor),
             Stage::Name if self.fields_left == 0 => {
                 self.slot.fields.end = offset(cursor)?;
                 if self.slot.deleted {
@@ -409,10 +385,30 @@ impl Walker {
         Ok(Some(()))
     }
 
+    fn fields(&mut self, cursor: &mut Cursor<'_>) -> Step<()> {
+        let Some((kind, length)) = cursor.line()? else {
+            return Ok(None);
+        };
+        match (kind, u32::try_from(length)) {
+            (b'*', Ok(length)) if length.is_multiple_of(2) => {
+                self.slot.field_count = length / 2;
+                self.fields_left = self.slot.field_count as usize;
+                self.slot.fields.start = offset(cursor)?;
+            }
+            (b'*' | b'$' | b'_', Err(_)) if length == -1 => {
+                self.slot.deleted = true;
+                self.fields_left = 0;
+            }
+            _ => return cursor.fail("fields that are no array of pairs"),
+        }
+        self.stage = Stage::Name;
+        Ok(Some(()))
+    }
+
     fn outer(&mut self, cursor: &mut Cursor<'_>) -> Step<()> {
         match cursor.bytes.get(cursor.pos) {
             None => {
-                cursor.short = 4;
+                cursor.short = SHORTEST;
                 return Ok(None);
             }
             Some(b'>') => return cursor.skip(),
@@ -480,11 +476,7 @@ fn offset(cursor: &Cursor<'_>) -> Result<u32, Malformed> {
 
 /// The name and value pairs of an entry that was walked before, in the order they were added.
 pub fn fields(bytes: &[u8], slot: &Slot) -> impl Iterator<Item = (Span, Span)> {
-    let mut cursor = Cursor {
-        bytes,
-        pos: slot.fields.start as usize,
-        short: 0,
-    };
+    let mut cursor = Cursor { bytes, pos: slot.fields.start as usize, short: 0 };
     (0..slot.field_count).map_while(move |_| {
         let name = cursor.bulk().ok().flatten()?;
         let value = cursor.bulk().ok().flatten()?;

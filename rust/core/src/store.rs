@@ -171,8 +171,13 @@ pub trait StreamStore: Send + Sync + std::fmt::Debug + 'static {
         hash_keys: bool,
     ) -> Result<Scanned>;
     /// Acknowledge ids without a check, and carry out owner-checked orders, in one round trip. One verdict per order.
-    async fn settle(&self, origin: &Arc<Origin>, acks: &[EntryId], orders: &[Order], delay_key: &str)
-    -> Result<Vec<Verdict>>;
+    async fn settle(
+        &self,
+        origin: &Arc<Origin>,
+        acks: &[EntryId],
+        orders: &[Order],
+        delay_key: &str,
+    ) -> Result<Vec<Verdict>>;
     /// Make entries young again without counting a delivery. Returns those that are not this consumer's any more.
     async fn renew(&self, origin: &Arc<Origin>, ids: &[EntryId]) -> Result<Vec<EntryId>>;
     /// Give entries back: claimable at once, at the delivery count they had before. Returns how many were ours.

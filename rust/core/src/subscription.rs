@@ -105,12 +105,7 @@ impl Subscription {
 
     /// How messages name it.
     pub fn describe(&self) -> String {
-        let Origin {
-            subscription,
-            stream,
-            group,
-            ..
-        } = &*self.origin;
+        let Origin { subscription, stream, group, .. } = &*self.origin;
         format!("subscription {subscription} (stream {stream}, group {group})")
     }
 

@@ -132,7 +132,7 @@ impl RedisClient {
             let key = key.as_ref().map(|key| key.cast::<PyBytes>()).transpose()?;
             entries.push(Append {
                 stream: Arc::clone(&stream),
-                fields: fields(payload.cast::<PyBytes>()?.as_bytes(), &headers, key.map(|key| key.as_bytes())),
+                fields: fields(payload.cast::<PyBytes>()?.as_bytes(), &headers, key.map(PyBytesMethods::as_bytes)),
                 trim: trim.clone(),
             });
         }
@@ -208,11 +208,7 @@ fn trim(maxlen: Option<u64>, minid: Option<String>, approximate: bool) -> Option
         (None, Some(id)) => ("MINID", id),
         (None, None) => return None,
     };
-    Some(Trim {
-        strategy,
-        threshold,
-        approximate,
-    })
+    Some(Trim { strategy, threshold, approximate })
 }
 
 fn abilities_dict(py: Python<'_>, abilities: Abilities) -> PyResult<Py<PyAny>> {
@@ -244,4 +240,3 @@ fn value_to_py(py: Python<'_>, value: Value) -> PyResult<Py<PyAny>> {
         _ => py.None(),
     })
 }
-

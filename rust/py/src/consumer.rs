@@ -109,12 +109,7 @@ impl Consumer {
             reconnect: client.reconnect.clone(),
         };
         let source = StreamSource::new(settings, Arc::clone(&client.store) as Arc<dyn StreamStore>, shared);
-        let origin = Origin {
-            subscription: name,
-            stream,
-            group,
-            consumer,
-        };
+        let origin = Origin { subscription: name, stream, group, consumer };
         let subscription = Subscription::new(Parts {
             id: engine.number(),
             origin: Arc::new(origin),
@@ -158,11 +153,7 @@ impl Consumer {
             owner,
             invoke,
             key_of,
-            direct: direct.map(|(decode, handler, with_context)| Direct {
-                decode,
-                handler,
-                with_context,
-            }),
+            direct: direct.map(|(decode, handler, with_context)| Direct { decode, handler, with_context }),
             copy_context: py.import("contextvars")?.getattr("copy_context")?.unbind(),
             step: stepper.bind(py).getattr("step")?.unbind(),
             stepper,
@@ -361,18 +352,19 @@ impl Consumer {
     }
 
     /// Put a batch into the lanes' queues.
-    pub(crate) fn queue(&self, slf: &Bound<'_, Self>, batch: &Arc<Batch>, key_of: Option<&Py<PyAny>>) {
+    pub(crate) fn queue(this: &Bound<'_, Self>, batch: &Arc<Batch>, key_of: Option<&Py<PyAny>>) {
         let Some(key_of) = key_of else {
-            let mut lanes = self.lanes.lock();
+            let consumer = this.get();
+            let mut lanes = consumer.lanes.lock();
             for token in batch.tokens() {
-                let partition = if self.by_key { token.slot().partition } else { KEYLESS };
+                let partition = if consumer.by_key { token.slot().partition } else { KEYLESS };
                 lanes.push(partition, Queued { token, context: None });
             }
             return;
         };
         for token in batch.tokens() {
-            let (partition, context) = computed_key(slf, &token, key_of);
-            self.lanes.lock().push(partition, Queued { token, context });
+            let (partition, context) = computed_key(this, &token, key_of);
+            this.get().lanes.lock().push(partition, Queued { token, context });
         }
     }
 }
@@ -400,4 +392,3 @@ fn computed_key(slf: &Bound<'_, Consumer>, token: &Token, key_of: &Py<PyAny>) ->
 fn gather(count: usize) -> usize {
     count * 4 / 5
 }
-

@@ -8,11 +8,11 @@ use ruststream_core::error::Result;
 use crate::{errors, runtime};
 
 /// Run `work` on the runtime; what Python awaits resolves to what `into` makes of its result.
-pub(crate) fn future<'py, T, F>(
-    py: Python<'py>,
+pub(crate) fn future<T, F>(
+    py: Python<'_>,
     work: F,
     into: fn(Python<'_>, T) -> PyResult<Py<PyAny>>,
-) -> PyResult<Bound<'py, PyAny>>
+) -> PyResult<Bound<'_, PyAny>>
 where
     T: Send + 'static,
     F: Future<Output = Result<T>> + Send + 'static,
@@ -28,6 +28,7 @@ where
 }
 
 /// For work without a result.
+#[expect(clippy::unnecessary_wraps, reason = "the form that `future` takes")]
 pub(crate) fn nothing(py: Python<'_>, (): ()) -> PyResult<Py<PyAny>> {
     Ok(py.None())
 }

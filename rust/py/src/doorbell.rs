@@ -26,13 +26,7 @@ pub(crate) struct Doorbell {
 impl Doorbell {
     pub(crate) fn new() -> std::io::Result<Self> {
         let (listen, strike) = descriptors()?;
-        Ok(Self {
-            listen,
-            strike,
-            rung: AtomicBool::new(false),
-            events: Mutex::default(),
-            asked: Mutex::default(),
-        })
+        Ok(Self { listen, strike, rung: AtomicBool::new(false), events: Mutex::default(), asked: Mutex::default() })
     }
 
     pub(crate) fn fileno(&self) -> RawFd {

@@ -7,8 +7,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use pyo3::exceptions::PyRuntimeError;
-use pyo3::prelude::*;
 use pyo3::intern;
+use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyTuple};
 use ruststream_core::batch::Token;
 use ruststream_core::lanes::Lanes;
@@ -156,7 +156,7 @@ fn next<'py>(
         let Some(batch) = this.subscription.inbox.pop() else {
             return Ok(None);
         };
-        this.queue(slf, &batch, binding.key_of.as_ref());
+        Consumer::queue(slf, &batch, binding.key_of.as_ref());
     }
 }
 

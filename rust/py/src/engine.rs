@@ -38,11 +38,9 @@ impl Engine {
     #[pyo3(signature = (*, threads=1))]
     fn new(py: Python<'_>, threads: usize) -> PyResult<Self> {
         runtime::start(py, threads)?;
-        let bell = Doorbell::new().map_err(|error| errors::config(py, &format!("no descriptor for the bell: {error}")))?;
-        Ok(Self {
-            bell: Arc::new(bell),
-            next_consumer: AtomicUsize::new(0),
-        })
+        let bell =
+            Doorbell::new().map_err(|error| errors::config(py, &format!("no descriptor for the bell: {error}")))?;
+        Ok(Self { bell: Arc::new(bell), next_consumer: AtomicUsize::new(0) })
     }
 
     /// The descriptor to watch for reading.

@@ -28,11 +28,7 @@ pub(crate) fn to_py(py: Python<'_>, error: &Error) -> PyErr {
         Error::PublishUncertain(_) => "PublishUncertainError",
         Error::Server(_) => "RustStreamError",
         Error::ShutDown(_) => "ShutDownError",
-        Error::TooOld {
-            subscription,
-            required,
-            actual,
-        } => {
+        Error::TooOld { subscription, required, actual } => {
             let made = (|| {
                 let details = PyDict::new(py);
                 details.set_item("subscription", subscription)?;

@@ -36,10 +36,7 @@ pub(super) struct Link {
 
 impl Link {
     pub(super) fn new(address: Address) -> Self {
-        Self {
-            address,
-            slot: Mutex::default(),
-        }
+        Self { address, slot: Mutex::default() }
     }
 
     async fn get(&self) -> Result<(MultiplexedConnection, u64)> {
@@ -97,8 +94,7 @@ impl Link {
             self.drop_connection(made).await;
             return Err(Error::Protocol("fewer replies than commands".into()));
         }
-        let replies: Vec<_> =
-            replies.into_iter().map(|reply| reply.extract_error().map_err(Error::from)).collect();
+        let replies: Vec<_> = replies.into_iter().map(|reply| reply.extract_error().map_err(Error::from)).collect();
         if replies.iter().any(|reply| matches!(reply, Err(Error::Server(text)) if text.starts_with("NOSCRIPT"))) {
             // SCRIPT FLUSH, or a failover to a server that never saw them: a new connection loads them again.
             self.drop_connection(made).await;

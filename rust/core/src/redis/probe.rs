@@ -12,11 +12,7 @@ const NOWHERE: &str = "ruststream:probe";
 
 pub(super) async fn abilities(link: &Link) -> Result<Abilities> {
     let (server, version) = identity(link).await?;
-    let mut found = Abilities {
-        server,
-        version,
-        ..Abilities::default()
-    };
+    let mut found = Abilities { server, version, ..Abilities::default() };
     let mut info = cmd("COMMAND");
     info.arg("INFO").arg("xnack").arg("xackdel");
     if let Value::Array(commands) = link.query(&info).await? {
@@ -46,10 +42,7 @@ async fn identity(link: &Link) -> Result<(String, String)> {
     info.arg("server");
     let reply = link.query(&info).await?;
     let text = text(&reply);
-    let field = |name: &str| {
-        let line = text.lines().find(|line| line.starts_with(name))?;
-        Some(line[name.len()..].trim().to_owned())
-    };
+    let field = |name: &str| text.lines().find_map(|line| line.strip_prefix(name)).map(|value| value.trim().to_owned());
     let server = field("server_name:").unwrap_or_else(|| "redis".into());
     let version = field(&format!("{server}_version:")).or_else(|| field("redis_version:"));
     Ok((words(&server), version.unwrap_or_else(|| "of an unknown version".into())))

@@ -45,12 +45,7 @@ pub(super) struct SocketReader {
 
 impl SocketReader {
     /// Connect, authenticate and choose the database.
-    pub(super) async fn open(
-        address: &Address,
-        origin: &Arc<Origin>,
-        hash_keys: bool,
-        max_size: bool,
-    ) -> Result<Self> {
+    pub(super) async fn open(address: &Address, origin: &Arc<Origin>, hash_keys: bool, max_size: bool) -> Result<Self> {
         let opening = async {
             let stream: Box<dyn Stream> = match address.info.addr() {
                 ConnectionAddr::Tcp(host, port) => {
@@ -75,9 +70,7 @@ impl SocketReader {
             reader.greet(address).await?;
             Ok(reader)
         };
-        let failed = |text: String| {
-            Error::Connect(format!("cannot read from Redis at {}: {text}", address.display()))
-        };
+        let failed = |text: String| Error::Connect(format!("cannot read from Redis at {}: {text}", address.display()));
         match tokio::time::timeout(CONNECT, opening).await {
             Err(_) => Err(failed(format!("no answer within {} s", CONNECT.as_secs()))),
             Ok(Err(Error::Lost(text) | Error::Connect(text))) => Err(failed(text)),

@@ -14,9 +14,7 @@ use crate::batch::{Origin, Token};
 use crate::entry::EntryId;
 use crate::error::{Error, Result};
 use crate::header;
-use crate::store::{
-    Abilities, Action, Append, EntryReader, Order, Pending, Promoted, Scanned, StreamStore, Verdict,
-};
+use crate::store::{Abilities, Action, Append, EntryReader, Order, Pending, Promoted, Scanned, StreamStore, Verdict};
 
 /// Ids per plain `XACK`.
 const ACKS: usize = 1000;
@@ -83,10 +81,7 @@ fn group_acks(orders: &[Order]) -> Vec<Checked> {
         let known = groups.iter_mut().find(|group| *group.owner == *order.owner && group.orders.len() < ACKS / 2);
         match known {
             Some(group) => group.orders.push(at),
-            None => groups.push(Checked {
-                owner: Arc::clone(&order.owner),
-                orders: vec![at],
-            }),
+            None => groups.push(Checked { owner: Arc::clone(&order.owner), orders: vec![at] }),
         }
     }
     groups
@@ -369,4 +364,3 @@ fn named<'a>(reply: &'a Value, name: &str) -> &'a [u8] {
     let mut pairs = items(reply).chunks_exact(2);
     pairs.find(|pair| value::bytes(&pair[0]) == name.as_bytes()).map(|pair| value::bytes(&pair[1])).unwrap_or_default()
 }
-

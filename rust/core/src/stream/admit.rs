@@ -16,7 +16,8 @@ pub(super) async fn admit(
     mut raw: RawBatch,
     read_ms: u64,
 ) -> Result<usize> {
-    let (Some(first), Some(last)) = (raw.slots.iter().map(|slot| slot.id).min(), raw.slots.iter().map(|slot| slot.id).max())
+    let (Some(first), Some(last)) =
+        (raw.slots.iter().map(|slot| slot.id).min(), raw.slots.iter().map(|slot| slot.id).max())
     else {
         return Ok(0);
     };

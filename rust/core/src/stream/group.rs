@@ -52,10 +52,7 @@ impl Default for Group {
             marks: Mutex::default(),
             adopted: Mutex::default(),
             any_adopted: AtomicBool::new(false),
-            scan: tokio::sync::Mutex::new(Scan {
-                cursor: EntryId::ZERO,
-                due: Instant::now(),
-            }),
+            scan: tokio::sync::Mutex::new(Scan { cursor: EntryId::ZERO, due: Instant::now() }),
             delayed: Notify::new(),
         }
     }

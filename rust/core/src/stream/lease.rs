@@ -50,8 +50,7 @@ pub(super) async fn renew(source: &StreamSource, subscription: &Subscription, ag
         if now.saturating_sub(batch.refreshed_ms()) < age_ms {
             continue;
         }
-        let held: Vec<Token> =
-            batch.tokens().filter(|token| token.mark() != Mark::Done && !token.is_lost()).collect();
+        let held: Vec<Token> = batch.tokens().filter(|token| token.mark() != Mark::Done && !token.is_lost()).collect();
         for chunk in held.chunks(settlement::CHUNK) {
             let ids: Vec<_> = chunk.iter().map(Token::id).collect();
             let lost = source.store.renew(&subscription.origin, &ids).await?;
@@ -68,7 +67,8 @@ pub(super) async fn renew(source: &StreamSource, subscription: &Subscription, ag
                 .collect();
             if !lost.is_empty() {
                 subscription.lose(&lost);
-                let text = format!("{} entries were taken over by another consumer while they were held here", lost.len());
+                let text =
+                    format!("{} entries were taken over by another consumer while they were held here", lost.len());
                 subscription.log(Level::Warning, &text);
             }
         }
@@ -90,8 +90,7 @@ fn give_up_stalled(source: &StreamSource, subscription: &Subscription, min_idle:
         return false;
     }
     let held: Vec<_> = subscription.held.tokens();
-    let held: Vec<_> =
-        held.into_iter().filter(|token| token.mark() != Mark::Settled && !token.is_lost()).collect();
+    let held: Vec<_> = held.into_iter().filter(|token| token.mark() != Mark::Settled && !token.is_lost()).collect();
     if !held.is_empty() {
         subscription.lose(&held);
         let text = format!(

@@ -28,7 +28,6 @@ use crate::subscription::Subscription;
 
 /// What a subscription reads, once the server has been asked what it can do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[expect(clippy::struct_excessive_bools, reason = "each is one independent part of what is read")]
 struct Plan {
     /// Entries that were never delivered.
     new: bool,
@@ -55,12 +54,7 @@ impl StreamSource {
         {
             group.recovered_after(min_idle);
         }
-        Self {
-            settings,
-            store,
-            group,
-            plan: OnceLock::new(),
-        }
+        Self { settings, store, group, plan: OnceLock::new() }
     }
 
     /// How long an entry may lie before a recoverer takes it: what renewal and late acks go by.
@@ -69,11 +63,7 @@ impl StreamSource {
     }
 
     fn plan(&self) -> Plan {
-        let unopened = Plan {
-            new: false,
-            claim: false,
-            scan: false,
-        };
+        let unopened = Plan { new: false, claim: false, scan: false };
         *self.plan.get().unwrap_or(&unopened)
     }
 

@@ -40,8 +40,7 @@ pub(super) async fn step(source: &StreamSource, subscription: &Subscription, min
     }
     let which = Pending::Idle(min_idle);
     let read_ms = subscription.clock.now_ms();
-    let scanned =
-        source.store.scan(&subscription.origin, which, scan.cursor, count, source.settings.by_key).await?;
+    let scanned = source.store.scan(&subscription.origin, which, scan.cursor, count, source.settings.by_key).await?;
     note_deleted(subscription, &scanned.deleted);
     admit(source, subscription, scanned.raw, read_ms).await?;
     if let Some(cursor) = scanned.cursor {

@@ -31,8 +31,7 @@ pub(super) async fn carry_out(source: &StreamSource, subscription: &Subscription
     }
     let ids: Vec<_> = plain.iter().map(Token::id).collect();
     subscription.stats.settles.add(ids.len().div_ceil(1000) + orders.len());
-    let verdicts =
-        source.store.settle(&subscription.origin, &ids, &orders, &source.settings.delay_key).await?;
+    let verdicts = source.store.settle(&subscription.origin, &ids, &orders, &source.settings.delay_key).await?;
     let work = std::mem::take(work);
     count(subscription, &work, &orders, &verdicts);
     note_taken(subscription, &orders, &verdicts);
@@ -71,16 +70,9 @@ fn split(source: &StreamSource, subscription: &Subscription, work: &Work) -> (Ve
 }
 
 fn order(source: &StreamSource, subscription: &Subscription, token: &Token, action: Action) -> Order {
-    let (owner, count) = source
-        .group
-        .adopted(token.id())
-        .unwrap_or_else(|| (Arc::clone(&subscription.origin), token.server_count()));
-    Order {
-        token: token.clone(),
-        owner,
-        count,
-        action,
-    }
+    let (owner, count) =
+        source.group.adopted(token.id()).unwrap_or_else(|| (Arc::clone(&subscription.origin), token.server_count()));
+    Order { token: token.clone(), owner, count, action }
 }
 
 fn retry_action(token: &Token, delay: Option<Duration>) -> Action {
