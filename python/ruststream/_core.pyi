@@ -274,7 +274,7 @@ class Consumer:
         others run, else a tuple that begins with `SUSPENDED`, `RETURNED` or `RAISED`.
         """
     def ready(self) -> bool:
-        """Whether a delivery could be taken at once."""
+        """Whether a delivery could be taken at once. If not, the next batch rings the bell."""
     def watch(self, ctx: Context) -> None:
         """Ask for an `ACKED` event once this delivery's outcome is answered."""
     def settle(self, ctx: Context, outcome: int, delay: float | None = None) -> bool:

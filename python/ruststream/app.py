@@ -102,7 +102,7 @@ class RustStream:
 
     def health(self) -> Health:
         """Return whether the app makes progress, and what each subscription does."""
-        return Health(self._app_state, () if self._life is None else self._life.health())
+        return Health(self._app_state, [] if self._life is None else self._life.health())
 
     def stop(self) -> None:
         """Ask `serve` or `run` to stop as SIGTERM does. Returns at once. To be called on the app's loop."""

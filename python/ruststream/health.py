@@ -40,7 +40,7 @@ class Health:
 
     state: AppState
     """Where the app is between its start and its end."""
-    subscriptions: tuple[SubscriptionHealth, ...] = ()
+    subscriptions: list[SubscriptionHealth] = field(default_factory=list)
     """Its subscriptions; empty while the app does not run."""
 
     @property

@@ -139,9 +139,9 @@ class Life:
             self._bell.close()
         self._bell, self._connected, self._running = None, [], []
 
-    def health(self) -> tuple[SubscriptionHealth, ...]:
+    def health(self) -> list[SubscriptionHealth]:
         """Return what each subscription does now."""
-        return tuple(
+        return [
             SubscriptionHealth(
                 name=subscriber.name,
                 stream=subscriber.stream,
@@ -152,7 +152,7 @@ class Life:
                 counts=subscription.stats(),
             )
             for subscriber, subscription in self._running
-        )
+        ]
 
     async def _each(self, what: str, deadline: float, action: Action) -> bool:
         """Do this with all subscriptions at once. Whether all of it was done in time and without an error."""

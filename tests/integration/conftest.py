@@ -1,12 +1,16 @@
 """What the behaviour tests share: a broker on the server of the test, and its stream as redis-py sees it."""
 
+import asyncio
+import contextlib
 import sys
-from collections.abc import Callable, Iterable
+import threading
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import pytest
 import redis
 
+from ruststream import RustStream
 from ruststream.redis import RedisBroker
 from servers import Server
 
@@ -128,3 +132,29 @@ def figure(record_property: Callable[[str, object], None]) -> Callable[[str, str
         sys.stdout.write(f"{name}: {value}\n")
 
     return note
+
+
+@pytest.fixture
+def beside() -> Callable[[RustStream], contextlib.AbstractContextManager[None]]:
+    """Run an app on a loop of its own, in a thread: ``with beside(app):``. It lives while the test's loop is blocked."""
+
+    @contextlib.contextmanager
+    def run(app: RustStream) -> Iterator[None]:
+        ready, stop = threading.Event(), threading.Event()
+
+        async def main() -> None:
+            async with app:
+                ready.set()
+                while not stop.is_set():
+                    await asyncio.sleep(0.01)
+
+        thread = threading.Thread(target=asyncio.run, args=(main(),), name="beside")
+        thread.start()
+        try:
+            assert ready.wait(10), "the app beside did not start"
+            yield
+        finally:
+            stop.set()
+            thread.join()
+
+    return run

@@ -3,6 +3,7 @@
 import asyncio
 import time
 
+import pytest
 import xxhash
 
 from eventually import eventually_async
@@ -60,7 +61,7 @@ async def test_due_times_are_kept_behind_busy_handlers(broker, stream, figure):
     busy = next(key for key in ("a", "b") if partition(key) != partition("other"))
     seen = {}
 
-    @broker.subscriber(new(block=5), workers=2, by_key=True)
+    @broker.subscriber(new(block=5, min_idle=30), workers=2, by_key=True)
     async def handle(body: bytes, ctx: Context):
         if body == b"job":
             await asyncio.sleep(0.1)
@@ -245,3 +246,23 @@ async def test_the_delay_key_can_be_named(any_server, broker, stream):
     async with RustStream("test", broker):
         for _, key in sources:
             await eventually_async(lambda key=key: stream.client.zcard(key) == 1)
+
+
+@pytest.mark.parametrize("member", [b"not ours", b"", b"\x93\xa11\xa1g\xa1x", b"\x80"])
+async def test_a_member_that_is_not_ours_does_not_hold_up_the_rest(broker, stream, caplog, member):
+    """B104: something else in the sorted set, due before everything: the entries behind it still come, and it is said."""
+    seen = []
+
+    @broker.subscriber(new())
+    async def handle(body: bytes, ctx: Context):
+        if ctx.delivery_count == 1:
+            return retry(after=0.2)
+        seen.append(body)
+        return None
+
+    stream.client.zadd(DELAYED, {member: 1})
+    async with RustStream("test", broker):
+        stream.add("x")
+        await eventually_async(lambda: seen, timeout=3)
+
+    assert any(DELAYED in record.getMessage() for record in caplog.records)

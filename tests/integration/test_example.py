@@ -15,7 +15,7 @@ from eventually import eventually
 from server_builds import SPECS, present
 
 ROOT = Path(__file__).resolve().parents[2]
-DEMONSTRATION = [sys.executable, "examples/payments.py", "--payments", "1500", "--min-idle", "0.5"]
+DEMONSTRATION = [sys.executable, "examples/payments.py", "--payments", "1500", "--min-idle", "1"]
 
 
 @contextmanager

@@ -326,7 +326,7 @@ async def test_whoever_else_cancels_the_body_is_obeyed(app, subscriptions):
 
 
 async def test_health(app):
-    assert (app.health().state, app.health().subscriptions) == ("stopped", ())
+    assert (app.health().state, app.health().subscriptions) == ("stopped", [])
     async with app:
         health = app.health()
         assert health.healthy

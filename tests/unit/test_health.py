@@ -21,4 +21,4 @@ def subscription(state):
     ],
 )
 def test_healthy_is_making_progress(app, states, healthy):
-    assert Health(app, tuple(subscription(state) for state in states)).healthy is healthy
+    assert Health(app, [subscription(state) for state in states]).healthy is healthy

@@ -33,9 +33,13 @@ impl Inbox {
         batch
     }
 
-    /// Whether something waits.
-    pub fn is_empty(&self) -> bool {
-        self.batches.lock().is_empty()
+    /// Whether something waits. If not, from now on a push asks for a wake.
+    pub fn has_any(&self) -> bool {
+        let batches = self.batches.lock();
+        if batches.is_empty() {
+            self.hungry.store(true, Ordering::Release);
+        }
+        !batches.is_empty()
     }
 
     /// Take everything, without asking for a wake.
@@ -63,6 +67,15 @@ mod tests {
         assert!(inbox.pop().is_some());
         assert!(inbox.pop().is_none());
         assert!(inbox.push(batch()));
+        assert!(!inbox.push(batch()));
+    }
+
+    #[test]
+    fn a_lane_that_only_looked_is_woken_as_well() {
+        let inbox = Inbox::default();
+        assert!(!inbox.has_any());
+        assert!(inbox.push(batch()));
+        assert!(inbox.has_any());
         assert!(!inbox.push(batch()));
     }
 }

@@ -380,7 +380,10 @@ fn what_no_server_sends_is_refused_where_it_stands() {
     .map(|(bad, what)| (bad.to_owned(), what));
     for (reply, what) in entries.iter().chain(&fields).chain(&counters).chain(&outer) {
         let refused = walked(reply.as_bytes());
-        assert!(matches!(&refused, Err(error) if error.what == *what && error.at <= reply.len()), "{reply:?}: {refused:?}");
+        assert!(
+            matches!(&refused, Err(error) if error.what == *what && error.at <= reply.len()),
+            "{reply:?}: {refused:?}"
+        );
     }
 }
 

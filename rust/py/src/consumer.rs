@@ -35,10 +35,10 @@ const LEAVE: u8 = 3;
 /// The outcomes, by their names in the module.
 pub(crate) const OUTCOMES: [(&str, u8); 4] = [("ACK", ACK), ("DROP", DROP), ("RETRY", RETRY), ("LEAVE", LEAVE)];
 
-/// One queued delivery; its context is made early only where a key has to be computed from it.
+/// One queued delivery, and the key that was computed for it, or why it could not be.
 pub(crate) struct Queued {
     pub(crate) token: Token,
-    pub(crate) context: Option<Py<Context>>,
+    pub(crate) key: PyResult<Option<Py<PyBytes>>>,
 }
 
 /// One subscription.
@@ -201,9 +201,9 @@ impl Consumer {
         drive::drive(slf)
     }
 
-    /// Whether a delivery could be taken at once.
+    /// Whether a delivery could be taken at once. If not, the next batch rings the bell.
     fn ready(&self) -> bool {
-        self.lanes.lock().has_ready() || !self.subscription.inbox.is_empty()
+        self.lanes.lock().has_ready() || self.subscription.inbox.has_any()
     }
 
     /// Give one delivery its outcome. False: it is not ours any more.
@@ -358,33 +358,26 @@ impl Consumer {
             let mut lanes = consumer.lanes.lock();
             for token in batch.tokens() {
                 let partition = if consumer.by_key { token.slot().partition } else { KEYLESS };
-                lanes.push(partition, Queued { token, context: None });
+                lanes.push(partition, Queued { token, key: Ok(None) });
             }
             return;
         };
         for token in batch.tokens() {
-            let (partition, context) = computed_key(this, &token, key_of);
-            this.get().lanes.lock().push(partition, Queued { token, context });
+            let key = computed_key(this, &token, key_of);
+            let partition = match &key {
+                Ok(Some(key)) => ruststream_core::partition::partition(key.as_bytes(this.py())),
+                Ok(None) | Err(_) => KEYLESS,
+            };
+            this.get().lanes.lock().push(partition, Queued { token, key });
         }
     }
 }
 
-/// The partition of a key that is computed from the payload. Where that fails the entry has no key: its handler's
-/// call fails the same way, and is dealt with there.
-fn computed_key(slf: &Bound<'_, Consumer>, token: &Token, key_of: &Py<PyAny>) -> (u16, Option<Py<Context>>) {
-    let py = slf.py();
-    let made = || -> PyResult<(u16, Py<Context>)> {
-        let context = Bound::new(py, Context::new(token.clone(), KEYLESS, slf.clone().unbind()))?;
-        let key = key_of.bind(py).call1((&context,))?;
-        let mut partition = KEYLESS;
-        if !key.is_none() {
-            let key = key.cast_into::<PyBytes>()?;
-            partition = ruststream_core::partition::partition(key.as_bytes());
-            let _ = context.get().key.set(py, key.unbind());
-        }
-        Ok((partition, context.unbind()))
-    };
-    made().map_or((KEYLESS, None), |(partition, context)| (partition, Some(context)))
+/// The key that `by_key` computes. What that raises is the delivery's failure, dealt with when its turn comes.
+fn computed_key(this: &Bound<'_, Consumer>, token: &Token, key_of: &Py<PyAny>) -> PyResult<Option<Py<PyBytes>>> {
+    let context = Bound::new(this.py(), Context::new(token.clone(), KEYLESS, this.clone().unbind()))?;
+    let key = key_of.bind(this.py()).call1((context,))?;
+    if key.is_none() { Ok(None) } else { Ok(Some(key.cast_into::<PyBytes>()?.unbind())) }
 }
 
 /// Outcomes worth a command: at most 1.5 acks per read, so that reads and acks together stay under 2.5 commands per

@@ -81,10 +81,10 @@ pub(crate) fn drive(slf: &Bound<'_, Consumer>) -> PyResult<Py<PyAny>> {
     let mut finished = None;
     let started = Instant::now();
     for turn in 1..=BUDGET {
-        let Some(context) = next(slf, &binding, finished.take())? else {
+        let Some((context, failed)) = next(slf, &binding, finished.take())? else {
             return Ok(false.into_pyobject(py)?.to_owned().into_any().unbind());
         };
-        match call(&binding, &context) {
+        match failed.map_or_else(|| call(&binding, &context), |error| raised(&context, error)) {
             Call::Done => acks.push(&context),
             Call::Stopped(stop) => return Ok(stop?.into_any().unbind()),
         }
@@ -134,7 +134,7 @@ fn next<'py>(
     slf: &Bound<'py, Consumer>,
     binding: &Binding,
     mut finished: Option<u16>,
-) -> PyResult<Option<Bound<'py, Context>>> {
+) -> PyResult<Option<(Bound<'py, Context>, Option<PyErr>)>> {
     let this = slf.get();
     loop {
         let taken = {
@@ -145,13 +145,16 @@ fn next<'py>(
             take_ours(this, &mut lanes)
         };
         if let Some((partition, queued)) = taken {
-            let py = slf.py();
-            let early = queued.context.as_ref().and_then(|context| context.get().key.get(py));
             let context = Context::new(queued.token, partition, slf.clone().unbind());
-            if let Some(key) = early {
-                let _ = context.key.set(py, key.clone_ref(py));
-            }
-            return Bound::new(py, context).map(Some);
+            let failed = match queued.key {
+                Ok(None) => None,
+                Ok(Some(key)) => {
+                    let _ = context.key.set(slf.py(), key);
+                    None
+                }
+                Err(error) => Some(error),
+            };
+            return Ok(Some((Bound::new(slf.py(), context)?, failed)));
         }
         let Some(batch) = this.subscription.inbox.pop() else {
             return Ok(None);
@@ -180,20 +183,24 @@ enum Call<'py> {
     Stopped(PyResult<Bound<'py, PyTuple>>),
 }
 
+fn raised<'py>(context: &Bound<'py, Context>, error: PyErr) -> Call<'py> {
+    let py = context.py();
+    Call::Stopped((RAISED, context, error.into_value(py)).into_pyobject(py))
+}
+
 #[inline]
 fn call<'py>(binding: &Binding, context: &Bound<'py, Context>) -> Call<'py> {
     let py = context.py();
-    let raised = |error: PyErr| Call::Stopped((RAISED, context, error.into_value(py)).into_pyobject(py));
     let coroutine = match coroutine(binding, context) {
         Ok(coroutine) => coroutine,
-        Err(error) => return raised(error),
+        Err(error) => return raised(context, error),
     };
     let variables = match binding.copy_context.bind(py).call0() {
         Ok(variables) => variables,
-        Err(error) => return raised(error),
+        Err(error) => return raised(context, error),
     };
     match call::method(&variables, intern!(py, "run"), binding.step.bind(py), &coroutine) {
-        Err(error) => raised(error),
+        Err(error) => raised(context, error),
         Ok(yielded) if binding.stepper.get().yielded.load(Ordering::Relaxed) => {
             Call::Stopped((SUSPENDED, context, variables, coroutine, yielded).into_pyobject(py))
         }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::{StreamSource, settlement};
 use crate::backoff::Quiet;
-use crate::batch::{Mark, Token};
+use crate::batch::{Mark, Origin, Token};
 use crate::error::Result;
 use crate::event::Level;
 use crate::subscription::Subscription;
@@ -51,28 +51,48 @@ pub(super) async fn renew(source: &StreamSource, subscription: &Subscription, ag
             continue;
         }
         let held: Vec<Token> = batch.tokens().filter(|token| token.mark() != Mark::Done && !token.is_lost()).collect();
-        for chunk in held.chunks(settlement::CHUNK) {
-            let ids: Vec<_> = chunk.iter().map(Token::id).collect();
-            let lost = source.store.renew(&subscription.origin, &ids).await?;
-            if lost.is_empty() {
-                continue;
-            }
-            // One that was settled meanwhile is off the list by our own ack; an adopted one is ours by another name.
-            let lost: Vec<_> = chunk
-                .iter()
-                .filter(|token| lost.contains(&token.id()))
-                .filter(|token| matches!(token.mark(), Mark::Queued | Mark::Running))
-                .filter(|token| source.group.adopted(token.id()).is_none())
-                .cloned()
-                .collect();
-            if !lost.is_empty() {
-                subscription.lose(&lost);
-                let text =
-                    format!("{} entries were taken over by another consumer while they were held here", lost.len());
-                subscription.log(Level::Warning, &text);
+        for (owner, tokens) in by_owner(source, subscription, held) {
+            for chunk in tokens.chunks(settlement::CHUNK) {
+                renew_chunk(source, subscription, &owner, chunk).await?;
             }
         }
         batch.refresh(now);
+    }
+    Ok(())
+}
+
+/// What is held, by the name it is pending under: another subscription of this process may have claimed some of it.
+fn by_owner(source: &StreamSource, subscription: &Subscription, held: Vec<Token>) -> Vec<(Arc<Origin>, Vec<Token>)> {
+    let (adopted, own): (Vec<_>, Vec<_>) =
+        held.into_iter().partition(|token| source.group.adopted(token.id()).is_some());
+    let mut groups = vec![(Arc::clone(&subscription.origin), own)];
+    for token in adopted {
+        if let Some((owner, _)) = source.group.adopted(token.id()) {
+            groups.push((owner, vec![token]));
+        }
+    }
+    groups
+}
+
+async fn renew_chunk(
+    source: &StreamSource,
+    subscription: &Subscription,
+    owner: &Arc<Origin>,
+    chunk: &[Token],
+) -> Result<()> {
+    let ids: Vec<_> = chunk.iter().map(Token::id).collect();
+    let lost = source.store.renew(owner, &ids).await?;
+    // One that was settled meanwhile is off the list by our own ack.
+    let lost: Vec<_> = chunk
+        .iter()
+        .filter(|token| lost.contains(&token.id()))
+        .filter(|token| matches!(token.mark(), Mark::Queued | Mark::Running))
+        .cloned()
+        .collect();
+    if !lost.is_empty() {
+        subscription.lose(&lost);
+        let text = format!("{} entries were taken over by another consumer while they were held here", lost.len());
+        subscription.log(Level::Warning, &text);
     }
     Ok(())
 }

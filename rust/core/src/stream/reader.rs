@@ -3,8 +3,6 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::time::Instant;
-
 use super::scan::{self, Step};
 use super::{StreamSource, admit, lease};
 use crate::backoff::{Backoff, Quiet};
@@ -138,7 +136,8 @@ impl Turn {
             },
         };
         let count = source.settings.count;
-        let ahead = self.backlog && want.count == count && subscription.credits.room() >= 2 * count;
+        let room = subscription.credits.room() >= 2 * count;
+        let ahead = self.backlog && want.count == count && room && !scan::is_due(source);
         self.ahead = ahead.then_some(want);
         let asked_ms = subscription.clock.now_ms();
         let raw = answer(source, subscription, reader, want, ahead).await?;
@@ -216,17 +215,19 @@ async fn answer(
         raw = &mut reading => return raw,
         () = subscription.stop.cancelled() => {}
     }
-    let patience = Instant::now() + UNBLOCK;
-    while Instant::now() < patience {
-        // Asked again, since the read may not have begun to block when the server was told to end it.
-        tokio::select! {
-            biased;
-            raw = &mut reading => return raw,
-            unblocked = source.store.unblock(id) => unblocked?,
+    let ending = async {
+        loop {
+            // Asked again, since the read may not have begun to block when the server was told to end it.
+            tokio::select! {
+                biased;
+                raw = &mut reading => return raw,
+                unblocked = source.store.unblock(id) => unblocked?,
+            }
+            if let Ok(raw) = tokio::time::timeout(UNBLOCK_AGAIN, &mut reading).await {
+                return raw;
+            }
         }
-        if let Ok(raw) = tokio::time::timeout(UNBLOCK_AGAIN, &mut reading).await {
-            return raw;
-        }
-    }
-    Err(Error::Lost("the last read was not answered".into()))
+    };
+    let late = |_| Err(Error::Lost("the last read was not answered".into()));
+    tokio::time::timeout(UNBLOCK, ending).await.unwrap_or_else(late)
 }

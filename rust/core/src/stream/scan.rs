@@ -24,6 +24,11 @@ pub(super) enum Step {
     Rest(Duration),
 }
 
+/// Whether a step is due and nobody is at it.
+pub(super) fn is_due(source: &StreamSource) -> bool {
+    source.plan().scan && source.group.scan.try_lock().is_ok_and(|scan| scan.due <= Instant::now())
+}
+
 /// Take one step if one is due and no other subscription of this group is at it.
 pub(super) async fn step(source: &StreamSource, subscription: &Subscription, min_idle: Duration) -> Result<Step> {
     let pause = (min_idle / 10).clamp(Duration::from_millis(10), Duration::from_secs(1));
