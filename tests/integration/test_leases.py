@@ -10,7 +10,7 @@ from eventually import eventually_async
 from ruststream import Context, RustStream, drop, retry
 from ruststream.redis import GroupPosition, RedisStream, StreamStart
 
-MIN_IDLE = 0.25
+MIN_IDLE = 0.2
 
 
 def recovering(min_idle: float = MIN_IDLE, **options: object) -> RedisStream:
@@ -41,6 +41,7 @@ async def test_a_handler_of_ten_times_min_idle_runs_once(any_server, broker, mak
     assert max(idle for *_, idle in rows) < MIN_IDLE * 1000
 
 
+@pytest.mark.parametrize("any_server", ["redis-8.10", "redis-7.0"], indirect=True)
 async def test_a_handler_that_blocks_the_loop_for_ten_times_min_idle_runs_once(
     any_server, broker, make_broker, stream, beside
 ):

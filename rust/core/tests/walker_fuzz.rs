@@ -304,7 +304,7 @@ fn setting(name: &str, default: u64) -> u64 {
 
 #[test]
 fn a_mutated_reply_never_breaks_the_walk() {
-    let count = setting("WALKER_FUZZ_COUNT", if cfg!(debug_assertions) { 60_000 } else { 2_000_000 });
+    let count = setting("WALKER_FUZZ_COUNT", if cfg!(debug_assertions) { 200_000 } else { 4_000_000 });
     let first = setting("WALKER_FUZZ_SEED", 1);
     let current = Arc::new(AtomicU64::new(first));
     let (alive, watch) = channel();

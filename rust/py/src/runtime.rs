@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use pyo3::prelude::*;
 use tokio::runtime::{Builder, Runtime};
 
-use crate::errors;
+use crate::{control, errors};
 
 static RUNTIME: OnceLock<Runtime> = OnceLock::new();
 static FORKED: AtomicBool = AtomicBool::new(false);
@@ -32,6 +32,7 @@ pub(crate) fn start(py: Python<'_>, threads: usize) -> PyResult<&'static Runtime
     let hooks = pyo3::types::PyDict::new(py);
     hooks.set_item("after_in_child", pyo3::wrap_pyfunction!(forked, py)?)?;
     py.import("os")?.call_method("register_at_fork", (), Some(&hooks))?;
+    py.import("atexit")?.call_method1("register", (pyo3::wrap_pyfunction!(control::settle_at_exit, py)?,))?;
     let runtime = RUNTIME.get_or_init(|| made);
     // Another loop's thread may have been first; then it has done this as well.
     let _ = pyo3_async_runtimes::tokio::init_with_runtime(runtime);
