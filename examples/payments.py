@@ -54,14 +54,23 @@ async def produce(broker: RedisBroker, progress: Progress, total: int, rate: int
 
 
 async def kill_one(workers: Sequence[Worker], witness: Witness) -> tuple[Worker, set[int]]:
-    """Kill the first worker that has enough in hand. Return it, and the payments that it has not settled."""
+    """Kill the first worker that has enough in hand. Return it, and the payments that it has not settled.
+
+    Raises:
+        RuntimeError: none of them comes to have that much.
+    """
     deadline = time.monotonic() + PATIENCE
-    while True:
+    while time.monotonic() < deadline:
         for worker in workers:
-            if witness.in_hand(worker.pid) >= IN_HAND or time.monotonic() > deadline:
+            if witness.in_hand(worker.pid) < IN_HAND:
+                continue
+            worker.freeze()  # so that it can't get done between the look and the kill
+            if witness.in_hand(worker.pid) >= IN_HAND:
                 worker.kill()
                 return worker, witness.left_by(worker.pid)
+            worker.thaw()
         await asyncio.sleep(0)
+    raise RuntimeError(f"no worker had {IN_HAND} payments in hand within {PATIENCE:g} s; try a higher --rate")
 
 
 async def until(condition: Callable[[], object]) -> bool:

@@ -62,6 +62,14 @@ class Worker:
         """Send SIGTERM."""
         self._process.send_signal(signal.SIGTERM)
 
+    def freeze(self) -> None:
+        """Send SIGSTOP: it does nothing until `thaw`."""
+        self._process.send_signal(signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        """Let it go on."""
+        self._process.send_signal(signal.SIGCONT)
+
     def kill(self) -> None:
         """Send SIGKILL, and return once it has ended."""
         self._process.kill()

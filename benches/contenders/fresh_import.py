@@ -7,7 +7,9 @@ from typing import Any
 
 from benches.measure import Job, main
 
-# Nothing is imported here but sys and time, so that what the statement needs is counted as the statement's.
+TIMEOUT = 60
+
+# Nothing is imported there but sys and time, so that what the statement needs is counted as the statement's.
 PROGRAM = """
 import sys, time
 before = set(sys.modules)
@@ -20,11 +22,16 @@ print(json.dumps({"seconds": seconds, "modules": modules}))
 """
 
 
+def fresh(statement: str) -> dict[str, Any]:
+    """Run the statement in an interpreter of its own."""
+    command = [sys.executable, "-c", PROGRAM, statement]
+    done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=TIMEOUT)
+    return json.loads(done.stdout)
+
+
 async def time_import(job: Job) -> dict[str, Any]:
     """Run the statement of the job."""
-    command = [sys.executable, "-c", PROGRAM, job.options["statement"]]
-    done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=60)
-    answer = json.loads(done.stdout)
+    answer = fresh(job.options["statement"])
     modules = answer["modules"]
     return {
         "milliseconds": answer["seconds"] * 1000,

@@ -7,8 +7,8 @@ import asyncio
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import msgspec
@@ -72,8 +72,8 @@ class Latencies:
         }
 
 
-@asynccontextmanager
-async def paced(job: Job) -> AsyncIterator[None]:
+@contextmanager
+def paced(job: Job) -> Iterator[None]:
     """Run the publisher beside the body, and see it end."""
     arguments = (job.url, job.stream, str(job.messages), str(job.options["per_second"]))
     publisher = subprocess.Popen([sys.executable, "-m", "benches.contenders.pace", *arguments])

@@ -21,7 +21,7 @@ async def receive(job: Job) -> dict[str, Any]:
     async def handle(probe: Probe, fields: Fields) -> None:
         latencies.note(probe)
 
-    async with redis.asyncio.Redis.from_url(job.url) as client, paced(job):
+    async def consume(client: redis.asyncio.Redis) -> None:
         streams = {job.stream: ">"}
         while not latencies.full.is_set():
             reply = await client.xreadgroup(GROUP, CONSUMER, streams, count=job.count, block=BLOCK_MS)
@@ -31,6 +31,11 @@ async def receive(job: Job) -> dict[str, Any]:
                     await handle(decode(fields[BODY]), fields)
                     ids.append(entry_id)
                 await client.xack(job.stream, GROUP, *ids)
+
+    async with redis.asyncio.Redis.from_url(job.url) as client:
+        await client.ping()
+        with paced(job):
+            await consume(client)
     meter.witness_group(latencies.figures()["handled"])
     return latencies.figures() | meter.figures
 

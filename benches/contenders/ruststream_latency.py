@@ -21,8 +21,9 @@ async def receive(job: Job) -> dict[str, Any]:
     async def handle(probe: Probe, ctx: Context) -> None:
         latencies.note(probe)
 
-    async with app, paced(job):
-        await latencies.full.wait()
+    async with app:
+        with paced(job):
+            await latencies.full.wait()
         await meter.drained()
     meter.witness_group(latencies.figures()["handled"])
     return latencies.figures() | meter.figures

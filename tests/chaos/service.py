@@ -52,6 +52,8 @@ class Config(msgspec.Struct, kw_only=True, omit_defaults=True):
     """Seconds between `started` and the effect."""
     threaded: bool = False
     """The handler is a plain function, which runs in a thread and comes to no points; `takes` blocks that thread."""
+    mark: list[str] = []
+    """Points that are announced and passed."""
     hold: list[str] = []
     """Points at which the handler waits while the loop turns."""
     freeze: list[str] = []
@@ -69,11 +71,12 @@ class Points:
     """Where handlers announce themselves, and wait if they are asked to."""
 
     def __init__(self, config: Config) -> None:
-        self._hold, self._freeze, self._die = set(config.hold), set(config.freeze), set(config.die)
+        self._mark, self._hold = set(config.mark), set(config.hold)
+        self._freeze, self._die = set(config.freeze), set(config.die)
         self._seen: Counter[str] = Counter()
         self._gate = asyncio.Event()
         self._thawed = threading.Event()
-        self._busy = bool(self._hold or self._freeze or self._die)
+        self._busy = bool(self._mark or self._hold or self._freeze or self._die)
 
     def open(self, loop: asyncio.AbstractEventLoop) -> None:
         """Let all go on, from any thread."""
@@ -93,7 +96,7 @@ class Points:
             os.kill(os.getpid(), signal.SIGKILL)
         freezes = not self._thawed.is_set() and names & self._freeze
         holds = not self._gate.is_set() and names & self._hold
-        for name in sorted(freezes or holds or ()):
+        for name in sorted(freezes or holds or names & self._mark):
             tell(at=name, payment=payment.id, entry=str(ctx.entry_id), delivery=ctx.delivery_count)
         if freezes:
             self._thawed.wait()

@@ -86,6 +86,7 @@ def test_what_is_given_back_goes_to_the_next_reader_at_once(place, start_worker,
     first = start_worker(server, *modes, options=LONG, hold=["started:1"]).started()
     ids = add_ids(witness, *range(1, 65))
     first.at("started:1")
+    eventually(lambda: len(pending(witness)) == 64)
     first.signal(signal.SIGTERM)
     first.logged("SIGTERM: stopping")
     eventually(lambda: {row.count for entry, row in pending(witness).items() if entry != ids[1]} == {0})

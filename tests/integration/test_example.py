@@ -71,6 +71,8 @@ def test_the_demonstration_loses_nothing_although_a_worker_is_killed(name, log):
     assert re.search(r"^XPENDING +ledger 0, fraud 0$", said, re.MULTILINE), said
     assert len(re.findall(r"^worker \d after SIGTERM: drain complete in ", said, re.MULTILINE)) == 2, said
     assert said.endswith("nothing was lost\n")
+    shown = re.findall(r"^([a-zX]\w+)   ", (ROOT / "README.md").read_text(), re.MULTILINE)
+    assert shown == re.findall(r"^([a-zX]\w+)   ", said, re.MULTILINE), "README.md shows another summary"
 
 
 @pytest.mark.parametrize("words", [" workers run on ", " was killed "])

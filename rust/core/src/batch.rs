@@ -3,11 +3,12 @@
 //! Everything that can be kept per batch is: one buffer, one age, one list to look ids up in. An entry costs
 //! one byte of state beside its slot.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
 
+use crate::credit::Credits;
 use crate::entry::{EntryId, Slot, Span};
 use crate::reply;
 
@@ -107,6 +108,8 @@ pub struct Batch {
     open: AtomicUsize,
     refreshed_ms: AtomicU64,
     sorted: bool,
+    /// Whose room its bytes take up until the last entry is done.
+    weighs_on: OnceLock<Arc<Credits>>,
     /// Where the entries come from.
     pub origin: Arc<Origin>,
 }
@@ -122,8 +125,16 @@ impl Batch {
             slots: raw.slots,
             marks,
             refreshed_ms: AtomicU64::new(now_ms),
+            weighs_on: OnceLock::new(),
             origin,
         })
+    }
+
+    /// Take up room: that of its entries, and that of its bytes until the last of them is done.
+    pub fn weigh_on(&self, credits: &Arc<Credits>) {
+        if self.weighs_on.set(Arc::clone(credits)).is_ok() {
+            credits.take(self.slots.len(), self.bytes.len());
+        }
     }
 
     /// The entries.
@@ -253,8 +264,12 @@ impl Token {
         let moved = self.cell().fetch_update(Ordering::AcqRel, Ordering::Acquire, |byte| {
             (Mark::of(byte) == from).then_some((byte & LOST) | to as u8)
         });
-        if moved.is_ok() && to == Mark::Done {
-            self.batch.open.fetch_sub(1, Ordering::AcqRel);
+        if moved.is_ok()
+            && to == Mark::Done
+            && self.batch.open.fetch_sub(1, Ordering::AcqRel) == 1
+            && let Some(credits) = self.batch.weighs_on.get()
+        {
+            credits.give_bytes(self.batch.bytes.len());
         }
         moved.is_ok()
     }

@@ -4,11 +4,16 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use tokio::sync::Notify;
 
+/// The bytes of replies that one subscription holds at most, but for the read that goes past it. Entries of one reply
+/// share its buffer, so a few slow ones can hold many buffers: their number alone does not bound the memory.
+const MAX_BYTES: usize = 256 * 1024 * 1024;
+
 /// The credits of one subscription.
 #[derive(Debug)]
 pub struct Credits {
     maximum: usize,
     used: AtomicUsize,
+    bytes: AtomicUsize,
     waited_for: AtomicBool,
     room: Notify,
 }
@@ -16,7 +21,13 @@ pub struct Credits {
 impl Credits {
     /// Room for `maximum` entries.
     pub fn new(maximum: usize) -> Self {
-        Self { maximum, used: AtomicUsize::new(0), waited_for: AtomicBool::new(false), room: Notify::new() }
+        Self {
+            maximum,
+            used: AtomicUsize::new(0),
+            bytes: AtomicUsize::new(0),
+            waited_for: AtomicBool::new(false),
+            room: Notify::new(),
+        }
     }
 
     /// How many entries are in flight.
@@ -24,19 +35,35 @@ impl Credits {
         self.used.load(Ordering::Acquire)
     }
 
-    /// How many more may be read.
-    pub fn room(&self) -> usize {
-        self.maximum.saturating_sub(self.used())
+    /// The bytes of the replies that they share.
+    pub fn bytes(&self) -> usize {
+        self.bytes.load(Ordering::Acquire)
     }
 
-    /// Count entries that were read.
-    pub fn take(&self, entries: usize) {
+    /// How many more may be read.
+    pub fn room(&self) -> usize {
+        if self.bytes() >= MAX_BYTES { 0 } else { self.maximum.saturating_sub(self.used()) }
+    }
+
+    /// Count entries that were read, and the buffer that holds them.
+    pub fn take(&self, entries: usize, bytes: usize) {
         self.used.fetch_add(entries, Ordering::AcqRel);
+        self.bytes.fetch_add(bytes, Ordering::AcqRel);
     }
 
     /// Give back the room of entries that are settled.
     pub fn give(&self, entries: usize) {
         self.used.fetch_sub(entries, Ordering::AcqRel);
+        self.notify();
+    }
+
+    /// Give back a buffer all of whose entries are done.
+    pub fn give_bytes(&self, bytes: usize) {
+        self.bytes.fetch_sub(bytes, Ordering::AcqRel);
+        self.notify();
+    }
+
+    fn notify(&self) {
         if self.waited_for.load(Ordering::Acquire) {
             self.room.notify_one();
         }
@@ -64,7 +91,7 @@ mod tests {
     #[tokio::test]
     async fn the_reader_waits_for_half_a_read() {
         let credits = Arc::new(Credits::new(10));
-        credits.take(10);
+        credits.take(10, 0);
         let waiting = tokio::spawn({
             let credits = Arc::clone(&credits);
             async move { credits.wait(5).await }
@@ -76,6 +103,15 @@ mod tests {
         credits.give(1);
         assert!(waiting.await.is_ok());
         assert_eq!(credits.room(), 5);
+    }
+
+    #[tokio::test]
+    async fn large_bodies_use_up_the_room_as_well() {
+        let credits = Credits::new(10);
+        credits.take(1, MAX_BYTES);
+        assert_eq!(credits.room(), 0);
+        credits.give_bytes(MAX_BYTES);
+        assert_eq!(credits.room(), 9);
     }
 
     #[tokio::test]

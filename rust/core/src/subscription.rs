@@ -42,7 +42,7 @@ pub struct Subscription {
     /// Hand-over to the loop thread.
     pub inbox: Inbox,
     /// Room.
-    pub credits: Credits,
+    pub credits: Arc<Credits>,
     /// What is not done.
     pub held: Arc<Held>,
     /// Outcomes under way.
@@ -90,7 +90,7 @@ impl Subscription {
             origin: parts.origin,
             source: parts.source,
             inbox: Inbox::default(),
-            credits: Credits::new(parts.max_in_flight),
+            credits: Arc::new(Credits::new(parts.max_in_flight)),
             held: parts.held,
             settler: Settler::new(parts.gather),
             stats: Stats::default(),
@@ -128,7 +128,7 @@ impl Subscription {
             return;
         }
         self.stats.read.add(entries);
-        self.credits.take(entries);
+        batch.weigh_on(&self.credits);
         self.held.push(Arc::clone(&batch));
         if self.inbox.push(batch) {
             self.events.post(Event::Ready { consumer: self.id });

@@ -1,0 +1,148 @@
+"""The tables: which columns each section has, and how they are written. Markdown, aligned, so that it reads as text."""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Column:
+    """One figure of each row."""
+
+    title: str
+    key: str
+    show: Callable[[Any], str]
+    relative: bool = False
+    """Divide by the same figure of the row's baseline."""
+
+    def cell(self, row: Row, rows: Sequence[Row]) -> str:
+        """Return what to write for this row."""
+        value = row.get(self.key)
+        if self.relative:
+            base = next((each for each in rows if _is_baseline(each, row)), None)
+            value = value / base[self.key] if base and value is not None else None
+        return "" if value is None else self.show(value)
+
+
+def _is_baseline(each: Row, row: Row) -> bool:
+    return (each["group"], each["contender"]) == (row["group"], row["baseline"])
+
+
+def plain(value: object) -> str:
+    """Write it as it is."""
+    return str(value)
+
+
+def whole(value: float) -> str:
+    """Write a number such as 712,000."""
+    return f"{value:,.0f}"
+
+
+def places(digits: int) -> Callable[[float], str]:
+    """Write a number with so many digits after the point."""
+    return lambda value: f"{value:.{digits}f}"
+
+
+def percent(value: float) -> str:
+    """Write a share as 93 %."""
+    return f"{value * 100:.0f} %"
+
+
+WORK = (
+    Column("messages/s", "rate", whole),
+    Column("ratio", "rate", places(2), relative=True),
+    Column("loop CPU us", "loop_us", places(2)),
+    Column("process CPU us", "process_us", places(2)),
+    Column("server busy", "server_busy", percent),
+    Column("commands/message", "commands_per_message", places(4)),
+)
+
+
+@dataclass(frozen=True)
+class Section:
+    """One table."""
+
+    title: str
+    about: str
+    first: str
+    """Title of the column that holds the group."""
+    columns: tuple[Column, ...]
+    seconds: Callable[[Row], float]
+    """What pytest-benchmark shows as the time of a round."""
+
+    def markdown(self, rows: Sequence[Row]) -> str:
+        """Return the table of these rows."""
+        titles = [self.first, "contender", *(column.title for column in self.columns)]
+        lines = [[row["group"], row["contender"], *(column.cell(row, rows) for column in self.columns)] for row in rows]
+        return aligned(titles, lines, words=2)
+
+
+def aligned(titles: Sequence[str], lines: Iterable[Sequence[str]], words: int) -> str:
+    """Return a Markdown table; the first columns hold words, the others numbers."""
+    lines = list(lines)
+    widths = [max(3, *map(len, column)) for column in zip(titles, *lines, strict=True)]
+
+    def line(cells: Sequence[str]) -> str:
+        padded = (
+            cell.ljust(width) if at < words else cell.rjust(width)
+            for at, (cell, width) in enumerate(zip(cells, widths, strict=True))
+        )
+        return f"| {' | '.join(padded)} |"
+
+    rule = ["-" * width if at < words else "-" * (width - 1) + ":" for at, width in enumerate(widths)]
+    return "\n".join([line(titles), line(rule), *map(line, lines)])
+
+
+def seconds_per_message(row: Row) -> float:
+    """Return the time of one message."""
+    return float(row["seconds"] / row["messages"])
+
+
+SECTIONS = {
+    "drain": Section(
+        "Drain of a backlog",
+        "Typed no-op handler, everything acknowledged. `ruststream`: 8 workers, by key, own context and a `Context` for "
+        "each message, 2,000 in flight unless it says defaults. Ratio: to redis-py with one ack per batch on the same "
+        "kind of loop. Those that need more than 50 us per message get a tenth of the messages.",
+        "COUNT",
+        WORK,
+        seconds_per_message,
+    ),
+    "publish": Section(
+        "Publishing",
+        "Typed messages, encoded by msgspec on both sides; the same fields on the wire. Ratio: to redis.asyncio.",
+        "way",
+        WORK,
+        seconds_per_message,
+    ),
+    "latency": Section(
+        "From publish to handler",
+        "A third process publishes at a steady pace; the age of a message when its handler begins. Ratios: to redis-py "
+        "on the same kind of loop.",
+        "pace",
+        (
+            Column("messages/s", "rate", whole),
+            Column("median us", "median_us", whole),
+            Column("ratio", "median_us", places(2), relative=True),
+            Column("p99 us", "p99_us", whole),
+            Column("ratio", "p99_us", places(2), relative=True),
+            Column("loop CPU us", "loop_us", places(1)),
+            Column("process CPU us", "process_us", places(1)),
+            Column("ratio", "process_us", places(2), relative=True),
+        ),
+        lambda row: float(row["median_us"] / 1e6),
+    ),
+    "import": Section(
+        "Import",
+        "In an interpreter that has imported nothing yet.",
+        "kind",
+        (
+            Column("ms", "milliseconds", places(1)),
+            Column("modules", "modules", whole),
+            Column("packages", "packages", ", ".join),
+        ),
+        lambda row: float(row["milliseconds"] / 1e3),
+    ),
+}

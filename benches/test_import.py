@@ -1,0 +1,30 @@
+"""What `import ruststream` costs, and what it brings in."""
+
+import pytest
+
+from benches.conftest import Record
+from benches.rounds import REPLAY, Contender, Rounds
+
+STATEMENTS = {
+    "import ruststream": "import ruststream",
+    "all that a service needs": (
+        "from ruststream import Context, RustStream, retry; from ruststream.redis import RedisBroker, RedisStream"
+    ),
+    "asyncio and msgspec alone": "import asyncio, msgspec",
+    "redis.asyncio": "import redis.asyncio",
+    "FastStream": "import faststream.redis",
+}
+CONTENDERS = [
+    Contender("import", "import", name, "fresh_import", options={"statement": statement})
+    for name, statement in STATEMENTS.items()
+]
+
+
+@pytest.mark.benchmark(timer=REPLAY.time)
+@pytest.mark.parametrize("contender", [pytest.param(each, id=each.name) for each in CONTENDERS])
+def test_import(contender: Contender, rounds: Rounds, record: Record) -> None:
+    """The import succeeds in an interpreter that has imported nothing yet."""
+    measured = rounds.of(contender)
+    for figures in measured:
+        assert figures["modules"] > 0
+    record(contender, measured)

@@ -1,0 +1,111 @@
+"""One read mode under an outage: its worker, a way to feed it, and what knocks at the server's door meanwhile."""
+
+import contextlib
+import selectors
+import socket
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import Self
+
+import redis
+
+from chaos.ledger import add_ids, pending
+from chaos.service import GROUP
+from chaos.worker import Worker
+from eventually import eventually
+
+MODES = {"redis-8.10": ("new", "reclaim", "claiming", "recovering"), "redis-7.0": ("new", "reclaim", "recovering")}
+OTHERS = "someone-else"
+
+
+class Flow:
+    """A worker with one subscription on a stream of its own."""
+
+    def __init__(self, mode: str, worker: Worker, witness: redis.Redis) -> None:
+        """Take a worker that has started."""
+        self.mode, self.worker, self.witness = mode, worker, witness
+        self.stream = worker.config.stream
+
+    def feed(self, *ids: int) -> dict[int, str]:
+        """Give it payments to post; to `reclaim`, ones that another consumer read and left."""
+        added = add_ids(self.witness, *ids, stream=self.stream)
+        if self.mode == "reclaim":
+            taken = self.witness.xreadgroup(GROUP, OTHERS, {self.stream: ">"}, count=len(ids))
+            assert taken
+        return added
+
+    def has_group(self) -> bool:
+        """Whether the group is there."""
+        with contextlib.suppress(redis.ResponseError):
+            return any(group["name"].decode() == GROUP for group in self.witness.xinfo_groups(self.stream))
+        return False
+
+    def posted(self) -> Counter[int]:
+        """Return how often each payment was posted."""
+        return Counter(effect.payment for effect in self.worker.effects)
+
+    def settled(self, *ids: int) -> bool:
+        """Whether these are posted and nothing is pending."""
+        return set(ids) <= self.posted().keys() and not pending(self.witness, stream=self.stream)
+
+
+def all_settled(flows: Iterable[Flow], *ids: int, timeout: float = 10.0) -> float:
+    """Wait until these payments are posted and acked in each flow; return the seconds that took."""
+    begun = time.monotonic()
+    for flow in flows:
+        left = timeout - (time.monotonic() - begun)
+        try:
+            eventually(lambda flow=flow: flow.settled(*ids), max(left, 0.1))
+        except AssertionError as error:
+            raise AssertionError(
+                f"{flow.mode}: posted {dict(flow.posted())}, pending {pending(flow.witness, stream=flow.stream)}\n"
+                f"{flow.worker.log[-2500:]}"
+            ) from error
+    return time.monotonic() - begun
+
+
+def feed_and_settle(flows: Sequence[Flow], *ids: int, timeout: float = 10.0) -> float:
+    """Feed all flows, wait until it is settled, and return the seconds that took."""
+    begun = time.monotonic()
+    for flow in flows:
+        flow.feed(*ids)
+    all_settled(flows, *ids, timeout=timeout)
+    return time.monotonic() - begun
+
+
+class Doorkeeper:
+    """Stands where a dead server was: opens to everyone, shuts the door at once, and counts, per address."""
+
+    def __init__(self, addresses: Iterable[str], port: int) -> None:
+        """Listen."""
+        self.knocks: Counter[str] = Counter()
+        self._selector = selectors.DefaultSelector()
+        self._doors = []
+        for address in addresses:
+            door = socket.create_server((address, port), reuse_port=False)
+            self._doors.append(door)
+            self._selector.register(door, selectors.EVENT_READ, address)
+        self._closed = False
+        self._thread = threading.Thread(target=self._serve, daemon=True)
+
+    def _serve(self) -> None:
+        while not self._closed:
+            for key, _ in self._selector.select(0.05):
+                visitor, _ = key.fileobj.accept()  # type: ignore[union-attr]
+                visitor.close()
+                self.knocks[key.data] += 1
+
+    def __enter__(self) -> Self:
+        """Begin to count."""
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Leave the port to the server."""
+        self._closed = True
+        self._thread.join()
+        self._selector.close()
+        for door in self._doors:
+            door.close()

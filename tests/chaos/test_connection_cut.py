@@ -1,0 +1,182 @@
+"""Connections are cut, the server stands still, answers are lost: nothing is lost with them (B001, B032, B033, B035)."""
+
+import os
+import signal
+import time
+
+import pytest
+
+from chaos.flow import MODES, Flow, all_settled, feed_and_settle
+from chaos.ledger import add, add_ids, pending
+from chaos.service import GROUP, STREAM, Payment
+from eventually import eventually
+
+ENTRIES = 600
+CUTS = (60, 61, 180, 300, 420)
+
+
+def make_flows(name, server, witness, start_worker, min_idle, **config):
+    flows = []
+    for mode in MODES[name]:
+        options = {"count": 20} if mode == "new" else {"count": 20, "min_idle": min_idle}
+        worker = start_worker(server, mode, stream=f"payments-{mode}", options=options, **config)
+        flows.append(Flow(mode, worker.started(), witness))
+    return flows
+
+
+@pytest.mark.parametrize("name", MODES)
+def test_cuts_in_the_middle_of_the_flow_lose_nothing(name, make_server, make_witness, start_worker, note):
+    """All connections are killed at five points of the flow, twice in a row at one: every payment is posted."""
+    server = make_server(name)
+    witness = make_witness(server)
+    marks = [f"started#{at}" for at in CUTS]
+    flows = make_flows(name, server, witness, start_worker, 0.5, subscriber={"workers": 4}, takes=0.001, mark=marks)
+    begun = time.monotonic()
+    for flow in flows:
+        flow.feed(*range(ENTRIES))
+    for mark in marks:
+        flows[-1].worker.at(mark)
+        server.cli("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
+    all_settled(flows, *range(ENTRIES), timeout=20)
+    took = time.monotonic() - begun
+
+    repeats = {flow.mode: sum(flow.posted().values()) - ENTRIES for flow in flows}
+    assert all(flow.worker.state() == "reading" for flow in flows)
+    assert not any(repeats.values()), "what was held was acked on the new connection, not handled again"
+    note(server=name, cuts=len(CUTS), posted_twice=repeats, took=round(took, 2))
+
+
+@pytest.mark.parametrize("name", MODES)
+def test_a_cut_while_idle_delays_the_next_entry_by_the_backoff_alone(
+    name, make_server, make_witness, start_worker, note
+):
+    """A blocked read that was cut is asked again at once; also after three cuts in a row."""
+    server = make_server(name)
+    witness = make_witness(server)
+    flows = make_flows(name, server, witness, start_worker, 0.2)
+    feed_and_settle(flows, 1)
+    took = []
+    for id in range(2, 5):
+        server.cli("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
+        took.append(round(feed_and_settle(flows, id, timeout=5), 3))
+
+    assert all(flow.posted() == dict.fromkeys(range(1, 5), 1) for flow in flows)
+    assert max(took) < 1.5
+    note(server=name, next_entry_after=took)
+
+
+@pytest.mark.parametrize("name", MODES)
+def test_a_server_that_stands_still_costs_only_its_time(name, make_server, make_witness, start_worker, note):
+    """Paused for longer than min_idle, with one handler running and one ack on its way: both acked, nothing twice."""
+    server = make_server(name)
+    witness = make_witness(server)
+    flows = make_flows(
+        name, server, witness, start_worker, 0.5, subscriber={"workers": 2}, hold=["started:2", "effect:1"]
+    )
+    for flow in flows:
+        flow.feed(1, 2)
+    for flow in flows:
+        flow.worker.at("effect:1")
+        flow.worker.at("started:2")
+    server.pause()
+    for flow in flows:
+        flow.worker.go()
+        eventually(lambda flow=flow: set(flow.posted()) == {1, 2})
+    time.sleep(2.0)  # what is measured is that this makes no difference
+    server.resume()
+    took = feed_and_settle(flows, 3, timeout=8)
+
+    assert [flow.posted() for flow in flows] == [dict.fromkeys([1, 2, 3], 1)] * len(flows)
+    assert took < 2.0
+    note(server=name, paused=2.0, next_entry_after=round(took, 2))
+
+
+MODES_OF_ONE = {"claiming": ("claiming",), "recovering": ("recovering",), "new+reclaim": ("new", "reclaim")}
+
+
+@pytest.mark.parametrize("modes", MODES_OF_ONE.values(), ids=MODES_OF_ONE)
+def test_acks_that_had_no_answer_are_sent_again(modes, make_server, make_witness, start_worker, note):
+    """The server dies between effect and ack: on its return the ack arrives, and no payment is posted again."""
+    server = make_server("redis-8.10", args=("--appendonly", "yes", "--appendfsync", "always"))
+    witness = make_witness(server)
+    points = [f"effect:{id}" for id in (1, 2, 3)]
+    worker = start_worker(
+        server, *modes, options={"min_idle": 30}, subscriber={"workers": 3}, hold=points
+    ).started()
+    ids = add_ids(witness, 1, 2, 3)
+    for point in points:
+        worker.at(point)
+    server.kill()
+    worker.go()
+    worker.logged("not answered")
+    server.restart()
+    back = time.monotonic()
+    assert pending(witness).keys() <= set(ids.values())
+    eventually(lambda: not pending(witness))
+    took = time.monotonic() - back
+
+    assert sorted(effect.payment for effect in worker.effects) == [1, 2, 3]
+    assert took < 2.5
+    note(acked_after=round(took, 2))
+
+
+@pytest.mark.parametrize("name", ["redis-8.10", "redis-7.0"])
+def test_a_resent_ack_does_not_remove_what_another_consumer_owns_by_then(
+    name, make_server, make_witness, start_worker
+):
+    """Its process is frozen while another consumer takes the entry: the ack comes too late and leaves it alone."""
+    server = make_server(name, args=("--appendonly", "yes", "--appendfsync", "always"))
+    witness = make_witness(server)
+    worker = start_worker(server, "recovering", options={"min_idle": 30}, hold=["effect:1"]).started()
+    ids = add_ids(witness, 1)
+    worker.at("effect:1")
+    server.kill()
+    worker.go()
+    worker.logged("not answered")
+    worker.signal(signal.SIGSTOP)
+    server.restart()
+    witness.xclaim(STREAM, GROUP, "the-next-owner", 0, [ids[1]])
+    worker.signal(signal.SIGCONT)
+
+    worker.logged("another consumer")
+    add_ids(witness, 2)
+    eventually(lambda: [effect.payment for effect in worker.effects] == [1, 2])
+    eventually(lambda: set(pending(witness)) == {ids[1]})
+    [row] = pending(witness).values()
+    assert (row.consumer, row.count) == ("the-next-owner", 2)
+    assert worker.health()["subscriptions"][0]["counts"]["lost"] == 1
+
+
+def test_a_frozen_process_that_wakes_up_late_removes_nothing(make_server, make_witness, start_worker):
+    """Its lease ran out while it did not run at all; its ack is checked, since it can't know how old it is."""
+    server = make_server("redis-8.10")
+    witness = make_witness(server)
+    first = start_worker(server, "claiming", options={"min_idle": 0.5}, hold=["effect:1"]).started()
+    ids = add_ids(witness, 1)
+    first.at("effect:1")
+    first.go()
+    first.signal(signal.SIGSTOP)
+    second = start_worker(server, "claiming", options={"min_idle": 0.5}, hold=["effect:1"]).started()
+    if pending(witness):
+        second.at("effect:1")
+        first.signal(signal.SIGCONT)
+        first.logged("another consumer")
+        [row] = pending(witness).values()
+        assert row.count == 2
+        second.go()
+    eventually(lambda: not pending(witness))
+    assert ids
+
+
+def test_the_marks_are_true(make_server, make_witness, start_worker):
+    """A killed connection is really gone: the server counts new ones."""
+    server = make_server("redis-8.10")
+    witness = make_witness(server)
+    worker = start_worker(server, "claiming", options={"min_idle": 30}).started()
+    add(witness, [Payment(1)])
+    eventually(lambda: worker.effects)
+    before = witness.info("stats")["total_connections_received"]
+    killed = int(server.cli("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"))
+    assert killed >= 2
+    eventually(lambda: witness.info("stats")["total_connections_received"] >= before + 2)
+    assert os.path.exists(f"/proc/{worker.pid}")
