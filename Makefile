@@ -70,8 +70,9 @@ fmt: $(VENV)/.ready | need-cargo ## format everything and fix what can be fixed 
 	$(BIN)/ruff format .
 	cargo fmt --all
 
-bench: build servers ## benches, pure Python in the same run (TESTS="benches/name.py" picks some)
-	$(BIN)/python -m pytest --benchmark-enable --benchmark-only -o timeout=0 $(or $(TESTS),benches)
+bench: build servers ## benches, pure Python in the same run, and the README's table (BENCH_QUICK=1: only see that they run)
+	$(BIN)/python -m pytest --benchmark-enable --benchmark-only $(or $(TESTS),benches)
+	$(BIN)/python benches/readme.py
 
 wheel: $(VENV)/.ready | need-cargo need-cc ## build the abi3 wheel into dist/
 	$(BIN)/maturin build --release --out dist

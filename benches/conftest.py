@@ -45,9 +45,9 @@ def rounds(request: pytest.FixtureRequest, server: Server, client: redis.Redis) 
     return Rounds(client, server.url, contenders)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="session", autouse=True)
 def results(pytestconfig: pytest.Config, client: redis.Redis) -> Results:
-    """The tables of this run."""
+    """The tables of this run. Made before anything runs, so that the load it notes is not its own."""
     info: dict[str, Any] = client.info("server")
     return pytestconfig.stash.setdefault(RESULTS, Results(surroundings(f"Redis {info['redis_version']}")))
 
@@ -59,7 +59,7 @@ def record(results: Results, benchmark: BenchmarkFixture) -> Record:
     def take(contender: Contender, measured: list[Figures]) -> None:
         section = SECTIONS[contender.section]
         row = results.add(contender, measured)
-        benchmark.group = f"{section.title}, {section.first} {contender.group}"
+        benchmark.group = f"{section.title}, {section.first} {contender.group}, {section.timed}"
         benchmark.name = contender.name
         benchmark.extra_info |= {name: value for name, value in row.items() if name != "rounds"}
         seconds = iter([section.seconds(each) for each in measured])

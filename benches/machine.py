@@ -50,7 +50,7 @@ def sentence(run: dict[str, Any]) -> str:
     niceness = f", nice {run['nice']}" if run["nice"] else ""
     build = "" if run["build"] == "release" else f" ({run['build']} build: these figures mean nothing)"
     return (
-        f"{run['date']}, {run['processor']}, {run['cores']} cores, {run['system']}, load {run['load_before']} before the "
-        f"run{niceness}; {run['python']}, {packages}{build}; {run['server']} on the same machine. "
-        f"{run['rounds']} rounds in turn, medians, each a fresh process; {run['messages']:,} messages."
+        f"{run['date']}, {run['processor']}, {run['cores']} cores, {run['system']}, load {run['load_before']} before "
+        f"the run{niceness}; {run['python']}, {packages}{build}; {run['server']} on the same machine. "
+        f"Rounds: {run['rounds']}, in turn, each a fresh process; medians. Messages: {run['messages']:,}."
     )

@@ -90,7 +90,8 @@ class Meter:
 
     def _server_seconds(self) -> float:
         info = self._witness.info("cpu")
-        return float(info["used_cpu_user_main_thread"] + info["used_cpu_sys_main_thread"])
+        thread = "_main_thread" if "used_cpu_user_main_thread" in info else ""  # not known on every system
+        return float(info[f"used_cpu_user{thread}"] + info[f"used_cpu_sys{thread}"])
 
     def _command_calls(self) -> Counter[str]:
         stats = self._witness.info("commandstats")

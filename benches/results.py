@@ -47,7 +47,7 @@ class Results:
 
     def write(self, folder: Path) -> Path:
         """Write both files, and return the one to read."""
-        folder.mkdir(exist_ok=True)
+        folder.mkdir(parents=True, exist_ok=True)
         document = {"run": self.run, "sections": self.sections}
         (folder / f"{NAME}.json").write_text(json.dumps(document, indent=1) + "\n")
         text = folder / f"{NAME}.md"

@@ -96,20 +96,32 @@ class Rounds:
         self._client, self._url = client, url
         self._contenders = list(contenders)
         self._done: dict[tuple[str, str, str], list[Figures]] = {}
+        self._failed: dict[tuple[str, str, str], Exception] = {}
 
     def of(self, contender: Contender) -> list[Figures]:
         """Return the figures of a contender, one per round."""
         key = contender.section, contender.group, contender.name
         if key not in self._done:
             self._run(contender.section, contender.group)
+        if key in self._failed:
+            raise self._failed[key]
         return self._done[key]
 
     def _run(self, section: str, group: str) -> None:
-        matching = [each for each in self._contenders if (each.section, each.group) == (section, group)]
+        matching = {
+            (section, group, each.name): each
+            for each in self._contenders
+            if (each.section, each.group) == (section, group)
+        }
+        self._done |= {key: [] for key in matching}
         for _ in range(SCALE.rounds):
-            for each in matching:
-                figures = each.run(self._client, self._url)
-                self._done.setdefault((section, group, each.name), []).append(figures)
+            for key, each in matching.items():
+                if key in self._failed:
+                    continue
+                try:
+                    self._done[key].append(each.run(self._client, self._url))
+                except (RuntimeError, subprocess.TimeoutExpired) as error:  # the others go on
+                    self._failed[key] = error
 
 
 def medians(rounds: list[Figures]) -> Figures:

@@ -10,6 +10,8 @@ from benches.conftest import Record
 from benches.payments import load, load_for_faststream, rewind
 from benches.rounds import REPLAY, SCALE, Contender, Rounds
 
+pytestmark = [pytest.mark.benchmark(timer=REPLAY.time), pytest.mark.timeout(0)]
+
 MANY, FEW, FASTSTREAM = "payments", "payments:few", "payments:faststream"
 BY_HAND = "redis-py, ack per batch"
 BY_HAND_UVLOOP = "redis-py, ack per batch, uvloop"
@@ -52,7 +54,6 @@ def backlogs(client: redis.Redis) -> Iterator[None]:
     client.unlink(MANY, FEW, FASTSTREAM)
 
 
-@pytest.mark.benchmark(timer=REPLAY.time)
 @pytest.mark.parametrize(
     "contender", [pytest.param(each, id=f"{count}-{each.name}") for count in SCALE.counts for each in contenders(count)]
 )

@@ -1,9 +1,13 @@
 """What `import ruststream` costs, and what it brings in."""
 
+import platform
+
 import pytest
 
 from benches.conftest import Record
 from benches.rounds import REPLAY, Contender, Rounds
+
+pytestmark = [pytest.mark.benchmark(timer=REPLAY.time), pytest.mark.timeout(0)]
 
 STATEMENTS = {
     "import ruststream": "import ruststream",
@@ -14,13 +18,13 @@ STATEMENTS = {
     "redis.asyncio": "import redis.asyncio",
     "FastStream": "import faststream.redis",
 }
+PYTHON = ".".join(platform.python_version_tuple()[:2])
 CONTENDERS = [
-    Contender("import", "import", name, "fresh_import", options={"statement": statement})
+    Contender("import", PYTHON, name, "fresh_import", options={"statement": statement})
     for name, statement in STATEMENTS.items()
 ]
 
 
-@pytest.mark.benchmark(timer=REPLAY.time)
 @pytest.mark.parametrize("contender", [pytest.param(each, id=each.name) for each in CONTENDERS])
 def test_import(contender: Contender, rounds: Rounds, record: Record) -> None:
     """The import succeeds in an interpreter that has imported nothing yet."""

@@ -9,6 +9,8 @@ from benches.conftest import Record
 from benches.payments import empty_with_group
 from benches.rounds import REPLAY, SCALE, Contender, Rounds
 
+pytestmark = [pytest.mark.benchmark(timer=REPLAY.time), pytest.mark.timeout(0)]
+
 PER_SECOND = 2000
 SECONDS = 1 if SCALE.quick else 5
 BY_HAND = "redis-py, ack per batch"
@@ -31,7 +33,6 @@ def contenders() -> Iterator[Contender]:
         yield entry(by_hand, "redis_py_latency", baseline=by_hand, loop=loop)
 
 
-@pytest.mark.benchmark(timer=REPLAY.time)
 @pytest.mark.parametrize("contender", [pytest.param(each, id=each.name) for each in contenders()])
 def test_latency(contender: Contender, rounds: Rounds, record: Record) -> None:
     """Every message that was sent is handled once and acknowledged."""

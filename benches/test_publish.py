@@ -10,6 +10,8 @@ from benches.conftest import Record
 from benches.payments import CONTENT_TYPE, KEY, PAYLOAD, PIPELINE, empty, payment
 from benches.rounds import REPLAY, SCALE, Contender, Rounds
 
+pytestmark = [pytest.mark.benchmark(timer=REPLAY.time), pytest.mark.timeout(0)]
+
 BY_HAND = "redis.asyncio"
 WAYS = {
     f"pipelines of {PIPELINE:,}": ({"chunk": PIPELINE}, SCALE.messages),
@@ -33,7 +35,6 @@ def contenders() -> Iterator[Contender]:
             yield entry("redis, the blocking client", "redis_py_publish", baseline=BY_HAND, options=blocking)
 
 
-@pytest.mark.benchmark(timer=REPLAY.time)
 @pytest.mark.parametrize("contender", [pytest.param(each, id=f"{each.group}-{each.name}") for each in contenders()])
 def test_publish(contender: Contender, rounds: Rounds, record: Record) -> None:
     """Every message is in the stream, with the same fields whoever sent it."""

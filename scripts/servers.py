@@ -145,7 +145,12 @@ class Server:
         with self.log.open("ab") as log:
             self._process = _spawn(
                 lambda: subprocess.Popen(
-                    leashed, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env={**os.environ, **self.build.env}
+                    leashed,
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=log,
+                    env={**os.environ, **self.build.env},
+                    start_new_session=True,  # Ctrl-C on a terminal is for the program, not for its server
                 )
             )
         _running.add(self)

@@ -1,6 +1,7 @@
-"""Publish at a steady pace from a process of its own: `python -m benches.contenders.pace URL STREAM MESSAGES PER_SECOND`.
+"""A steady pace: publishing at it, and what the receiver notes.
 
-Each entry is stamped just before it is sent. One that is late is sent at once, so that the pace holds on the whole.
+`python -m benches.contenders.pace URL STREAM MESSAGES PER_SECOND` publishes from a process of its own. Each entry is
+stamped just before it is sent. One that is late is sent at once, so that the pace holds on the whole.
 """
 
 import asyncio

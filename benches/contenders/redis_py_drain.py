@@ -82,7 +82,7 @@ async def drain(job: Job) -> dict[str, Any]:
     meter = Meter(job)
     handled = 0
 
-    async def handle(payment: Payment, fields: Fields) -> None:
+    async def handle(payment: Payment, fields: Fields) -> None:  # noqa: ARG001 - a handler's form
         nonlocal handled
         handled += 1
 

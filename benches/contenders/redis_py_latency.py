@@ -18,7 +18,7 @@ async def receive(job: Job) -> dict[str, Any]:
     meter = Meter(job)
     latencies = Latencies(job)
 
-    async def handle(probe: Probe, fields: Fields) -> None:
+    async def handle(probe: Probe, fields: Fields) -> None:  # noqa: ARG001 - a handler's form
         latencies.note(probe)
 
     async def consume(client: redis.asyncio.Redis) -> None:

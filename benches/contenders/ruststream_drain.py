@@ -6,7 +6,8 @@ from typing import Any
 from benches.measure import Job, Meter, main
 from benches.payments import GROUP, Payment
 from ruststream import Context, RustStream
-from ruststream.redis import RedisBroker, RedisStream
+from ruststream.redis import RedisBroker, RedisStream, StreamOptions
+from ruststream.subscriber import SubscriberOptions
 
 WORKERS = 8
 MIN_IDLE = 30
@@ -14,7 +15,7 @@ MIN_IDLE = 30
 
 def source(job: Job) -> RedisStream:
     """Return the subscription that the job names: `mode`, and `count` unless it asks for the defaults."""
-    reads = {} if job.options.get("defaults") else {"count": job.count}
+    reads: StreamOptions = {} if job.options.get("defaults") else {"count": job.count}
     match job.options.get("mode", "recovering"):
         case "new":
             return RedisStream.new(job.stream, group=GROUP, **reads)
@@ -26,9 +27,10 @@ def source(job: Job) -> RedisStream:
             raise ValueError(mode)
 
 
-def limits(job: Job) -> dict[str, int]:
-    """Return `max_in_flight`, unless the job asks for the defaults."""
-    return {} if job.options.get("defaults") else {"max_in_flight": job.options["max_in_flight"]}
+def options(job: Job) -> SubscriberOptions:
+    """Return how the handler is run; `max_in_flight` unless the job asks for the defaults."""
+    always: SubscriberOptions = {"workers": WORKERS, "by_key": True}
+    return always if job.options.get("defaults") else {**always, "max_in_flight": job.options["max_in_flight"]}
 
 
 async def drain(job: Job) -> dict[str, Any]:
@@ -41,8 +43,8 @@ async def drain(job: Job) -> dict[str, Any]:
     handled = 0
     acked = asyncio.Event()
 
-    @broker.subscriber(source(job), workers=WORKERS, by_key=True, **limits(job))
-    async def handle(payment: Payment, ctx: Context) -> None:
+    @broker.subscriber(source(job), **options(job))
+    async def handle(payment: Payment, ctx: Context) -> None:  # noqa: ARG001 - a handler's form
         nonlocal handled
         handled += 1
         if handled == last:

@@ -3,7 +3,7 @@
 from typing import Any
 
 from benches.contenders.pace import Latencies, paced
-from benches.contenders.ruststream_drain import WORKERS, limits, source
+from benches.contenders.ruststream_drain import options, source
 from benches.measure import Job, Meter, main
 from benches.payments import Probe
 from ruststream import Context, RustStream
@@ -17,8 +17,8 @@ async def receive(job: Job) -> dict[str, Any]:
     broker = RedisBroker(job.url)
     app = RustStream("bench", broker)
 
-    @broker.subscriber(source(job), workers=WORKERS, by_key=True, **limits(job))
-    async def handle(probe: Probe, ctx: Context) -> None:
+    @broker.subscriber(source(job), **options(job))
+    async def handle(probe: Probe, ctx: Context) -> None:  # noqa: ARG001 - a handler's form
         latencies.note(probe)
 
     async with app:

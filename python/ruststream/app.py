@@ -191,7 +191,10 @@ class RustStream:
             raise
         self._app_state = "running"
         self._watch = asyncio.ensure_future(self._watch_subscriptions(life, on_failure))
-        _log.info("%s %s is running: %s", self.title, self.version, ", ".join(life.names) or "no subscriptions")
+        if life.names:
+            _log.info("%s %s is running: %s", self.title, self.version, ", ".join(life.names))
+        else:
+            _log.warning("%s %s is running without subscriptions: it will only publish", self.title, self.version)
 
     async def _stop(self) -> bool:
         """Drain and close. Whether all was worked off; a cancellation cuts it short."""

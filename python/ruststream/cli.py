@@ -14,6 +14,7 @@ from types import ModuleType
 from typing import Any, Final
 
 from ruststream.app import RustStream
+from ruststream.errors import RustStreamError
 from ruststream.process import plain_logging
 from ruststream.supervisor import follow, supervise
 
@@ -66,6 +67,9 @@ def _import(name: str) -> ModuleType:
         if name == missing or name.startswith(f"{missing}."):
             raise TargetError(f"there is no module {missing!r} in {os.getcwd()} or among the installed ones") from None  # noqa: PTH109
         raise TargetError(f"module {name!r} needs {missing!r}, which is not installed") from None
+    except RustStreamError as error:
+        # Its text says what to change; a traceback into the package would only hide it.
+        raise TargetError(f"importing {name!r} failed: {error}") from error
     except Exception as error:
         _print_users_traceback(error)
         raise TargetError(f"importing {name!r} failed: {_one_line(error)}") from error

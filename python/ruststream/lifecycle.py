@@ -7,8 +7,10 @@ import logging
 from collections.abc import Callable, Coroutine, Iterable
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
+from ruststream.errors import ConfigError
 from ruststream.health import SubscriptionHealth
 from ruststream.loop import Bell
+from ruststream.redis.stream import StreamStart
 from ruststream.subscriber import Subscriber
 from ruststream.subscription import Subscription
 
@@ -202,27 +204,50 @@ class Life:
             stats = subscription.stats()
             left = stats.get("left", 0) + len(subscription.unsettled())
             parts.append(
-                f"{subscriber.name}: acked {stats.get('acked', 0)}, retried {stats.get('retried', 0)}, "
+                f"{subscriber.name}: acked {stats.get('acked', 0)}, dropped {stats.get('dropped', 0)}, "
+                f"retried {stats.get('retried', 0)}, "
                 f"released {stats.get('released', 0)}, left pending {left}"
             )
         return "; ".join(parts) or "no subscriptions"
 
 
 def resolved(brokers: Iterable[RedisBroker]) -> list[tuple[RedisBroker, Subscriber]]:
-    """Return all subscribers, those of new entries with the `min_idle` that the app recovers their group with.
+    """Return all subscribers, each knowing what the others of its group say.
 
-    A group of which the app recovers nothing gives a warning.
+    Those of new entries get the `min_idle` that the app recovers their group with; a group of which the app recovers
+    nothing gives a warning. All get the group's one `start_id`, whichever of them is opened first and creates it.
+
+    Raises:
+        ConfigError: two subscriptions want their group to begin at different entries.
     """
     pairs = [(broker, subscriber) for broker in brokers for subscriber in broker.subscribers]
-    recovered: dict[tuple[str, str, str], float] = {}
+    groups: dict[tuple[str, str, str], list[Subscriber]] = {}
     for broker, subscriber in pairs:
-        if subscriber.source.recovers and subscriber.source.min_idle is not None:
-            where = (broker.address, subscriber.stream, subscriber.group)
-            recovered[where] = min(subscriber.source.min_idle, recovered.get(where, subscriber.source.min_idle))
-    return [
-        (broker, _with_min_idle(subscriber, recovered.get((broker.address, subscriber.stream, subscriber.group))))
-        for broker, subscriber in pairs
-    ]
+        groups.setdefault((broker.address, subscriber.stream, subscriber.group), []).append(subscriber)
+    known = {where: (_recovered_after(group), _start_id(group)) for where, group in groups.items()}
+    found = []
+    for broker, subscriber in pairs:
+        min_idle, start_id = known[broker.address, subscriber.stream, subscriber.group]
+        found.append((broker, _with_min_idle(subscriber.starting_at(start_id), min_idle)))
+    return found
+
+
+def _recovered_after(group: Iterable[Subscriber]) -> float | None:
+    found = [subscriber.source.min_idle for subscriber in group if subscriber.source.recovers]
+    return min((min_idle for min_idle in found if min_idle is not None), default=None)
+
+
+def _start_id(group: Iterable[Subscriber]) -> str:
+    """Return where a group begins that is created: where the one subscription says that says anything."""
+    said = {subscriber.source.start_id: subscriber.name for subscriber in group}
+    said.pop(StreamStart.NEW.value, None)
+    if len(said) > 1:
+        (first, one), (second, other), *_ = said.items()
+        raise ConfigError(
+            f"subscriptions {one} and {other} read the same group, but start_id is {first!r} in one and {second!r} in "
+            "the other: a group begins in one place, give it to one of them"
+        )
+    return next(iter(said), StreamStart.NEW.value)
 
 
 def _with_min_idle(subscriber: Subscriber, min_idle: float | None) -> Subscriber:

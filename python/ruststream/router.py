@@ -7,7 +7,7 @@ from typing import TypeVar, Unpack
 
 from ruststream.errors import ConfigError
 from ruststream.signature import Handler
-from ruststream.subscriber import Registration, Source, SubscriberOptions
+from ruststream.subscriber import Registration, Source, SubscriberOptions, check_source
 
 F = TypeVar("F", bound=Handler)
 
@@ -40,6 +40,7 @@ class Router:
         Raises:
             ConfigError: an option, or the handler's signature, is wrong.
         """
+        check_source(source)
 
         def decorate(handler: F) -> F:
             self.add_subscriber(source, handler, **options)

@@ -101,6 +101,26 @@ class Subscriber:
         renew_stalled = 20 * min_idle if self.renew_stalled is None else self.renew_stalled
         return replace(self, source=self.source.renewed(min_idle), renew_stalled=renew_stalled)
 
+    def starting_at(self, start_id: str) -> Subscriber:
+        """Return it with the place where its group begins."""
+        return replace(self, source=self.source.starting_at(start_id))
+
+
+def check_source(source: object) -> None:
+    """Refuse what is no source; above all the handler of a decorator that was used without being called.
+
+    Raises:
+        ConfigError: neither a descriptor nor a name.
+    """
+    if isinstance(source, (str, Source)):
+        return
+    if callable(source):
+        name = getattr(source, "__name__", repr(source))
+        raise ConfigError(
+            f'name the stream of handler {name}: @broker.subscriber(RedisStream("payments", group="..."))'
+        )
+    raise ConfigError(f"a subscriber reads a stream's descriptor or a stream's name, not {source!r}")
+
 
 class Registration:
     """What a decorator noted: checked as far as it can be before a broker is known."""
@@ -112,8 +132,7 @@ class Registration:
             ConfigError: what is wrong; the message names the option, or the handler and its parameter.
         """
         refuse_unknown(options, SubscriberOptions.__optional_keys__, "a subscriber")
-        if not isinstance(source, (str, Source)):
-            raise ConfigError(f"a subscriber reads a stream's descriptor or a stream's name, not {source!r}")
+        check_source(source)
         self.source: Source | str = source
         self.signature: Signature = read_signature(handler)
         self.name: str | None = None if options.get("name") is None else name_text(options["name"], "name")
@@ -141,6 +160,11 @@ class Registration:
         Raises:
             ConfigError: the codec can't decode into the handler's type.
         """
+        if self._backoff is not None and source.mode in ("claiming", "recovering"):
+            raise ConfigError(
+                f"backoff: a retry in RedisStream.{source.mode} keeps its entry, which comes back after min_idle; "
+                "this version has no other wait there"
+            )
         chosen = self._codec or codec
         plan = make_plan(self.signature, chosen, source.fields, self._workers)
         renew_stalled = self._renew_stalled

@@ -60,6 +60,7 @@ class Subscription:
         self._callbacks: dict[EntryId, list[Callable[[], object]]] = {}
         self._lost_events: WeakValueDictionary[EntryId, asyncio.Event] = WeakValueDictionary()
         # Without a recoverer in sight nobody would ever take up what is handed back: the queue is worked off instead.
+        self._keeps_retries = source.mode in ("claiming", "recovering")
         self._hands_back = source.recovers or source.min_idle is not None
         self.consumer_core = Consumer(
             bell.engine,
@@ -224,6 +225,10 @@ class Subscription:
         if not isinstance(outcome, Outcome):
             raise TypeError(f"settle takes an outcome such as ack() or retry(), not {outcome!r}")
         delay = outcome.delay
+        if delay is not None and self._keeps_retries:
+            _log.error(
+                "%s: %r comes back after min_idle, this version keeps no other delay here", self._where(ctx), outcome
+            )
         if outcome.kind == "retry" and delay is None and self._subscriber.backoff is not None:
             delay = self._subscriber.backoff.delay(ctx.delivery_count)
         if outcome.kind == "dead_letter":

@@ -1,7 +1,7 @@
 """The program that the chaos tests kill, stop and starve: one app, whose handler stops at named points.
 
 Run with a `Config` as JSON in its one argument. It says what it does on stdout, a JSON object a line, and takes commands
-on stdin, one a line: `go` (leave every point, and stop at none any more), `health`. It ends when its stdin does.
+on stdin, one a line: `go` (leave every point, and wait at none any more), `go POINT` (leave that one), `health`. It ends when its stdin does.
 
 Points of a payment: `started` (its handler was called), `effect` (its effect is written, it is not acked),
 `acked` (the server has answered its ack). A point is named `started:17` for payment 17, or `started#31` for the
@@ -71,17 +71,18 @@ class Points:
     """Where handlers announce themselves, and wait if they are asked to."""
 
     def __init__(self, config: Config) -> None:
-        self._mark, self._hold = set(config.mark), set(config.hold)
-        self._freeze, self._die = set(config.freeze), set(config.die)
+        self._mark, self._die, self._freeze = set(config.mark), set(config.die), set(config.freeze)
+        self._gates = {name: asyncio.Event() for name in config.hold}
         self._seen: Counter[str] = Counter()
-        self._gate = asyncio.Event()
         self._thawed = threading.Event()
-        self._busy = bool(self._mark or self._hold or self._freeze or self._die)
+        self._busy = bool(self._mark or self._gates or self._freeze or self._die)
 
-    def open(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Let all go on, from any thread."""
-        self._thawed.set()
-        loop.call_soon_threadsafe(self._gate.set)
+    def open(self, loop: asyncio.AbstractEventLoop, name: str | None = None) -> None:
+        """Let what waits at this point go on, or everything, now and later. From any thread."""
+        if name is None:
+            self._thawed.set()
+        for gate in self._gates.values() if name is None else [self._gates[name]]:
+            loop.call_soon_threadsafe(gate.set)
 
     def names(self, point: str, payment: Payment) -> set[str]:
         """Return the names of this moment, if any is asked for."""
@@ -94,13 +95,13 @@ class Points:
         """Announce a point; die or freeze at it, or return what its handler has to wait for."""
         if names & self._die:
             os.kill(os.getpid(), signal.SIGKILL)
-        freezes = not self._thawed.is_set() and names & self._freeze
-        holds = not self._gate.is_set() and names & self._hold
-        for name in sorted(freezes or holds or names & self._mark):
+        freezes = set() if self._thawed.is_set() else names & self._freeze
+        holds = {name for name in names & self._gates.keys() if not self._gates[name].is_set()}
+        for name in sorted(freezes | holds | names & self._mark):
             tell(at=name, payment=payment.id, entry=str(ctx.entry_id), delivery=ctx.delivery_count)
         if freezes:
             self._thawed.wait()
-        return self._gate if holds else None
+        return self._gates[min(holds)] if holds else None
 
     async def at(self, point: str, payment: Payment, ctx: Context) -> None:
         """Come to a point."""
@@ -212,10 +213,12 @@ def make_app(config: Config) -> tuple[RustStream, Points]:
 def obey(app: RustStream, points: Points, loop: asyncio.AbstractEventLoop) -> None:
     """Carry out commands; the test's end is this process's end."""
     for line in sys.stdin:
-        match line.strip():
-            case "go":
+        match line.split():
+            case ["go"]:
                 points.open(loop)
-            case "health":
+            case ["go", name]:
+                points.open(loop, name)
+            case ["health"]:
                 loop.call_soon_threadsafe(lambda: tell(health=msgspec.to_builtins(app.health())))
             case other:
                 tell(unknown=other)

@@ -1,18 +1,18 @@
 """Connections are cut, the server stands still, answers are lost: nothing is lost with them (B001, B032, B033, B035)."""
 
-import os
 import signal
 import time
 
 import pytest
 
 from chaos.flow import MODES, Flow, all_settled, feed_and_settle
-from chaos.ledger import add, add_ids, pending
-from chaos.service import GROUP, STREAM, Payment
+from chaos.ledger import add_ids, pending
+from chaos.service import GROUP, STREAM
 from eventually import eventually
 
 ENTRIES = 600
 CUTS = (60, 61, 180, 300, 420)
+ROUNDS = 6
 
 
 def make_flows(name, server, witness, start_worker, min_idle, **config):
@@ -31,19 +31,17 @@ def test_cuts_in_the_middle_of_the_flow_lose_nothing(name, make_server, make_wit
     witness = make_witness(server)
     marks = [f"started#{at}" for at in CUTS]
     flows = make_flows(name, server, witness, start_worker, 0.5, subscriber={"workers": 4}, takes=0.001, mark=marks)
-    begun = time.monotonic()
     for flow in flows:
         flow.feed(*range(ENTRIES))
     for mark in marks:
         flows[-1].worker.at(mark)
         server.cli("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
-    all_settled(flows, *range(ENTRIES), timeout=20)
-    took = time.monotonic() - begun
+    took = all_settled(flows, *range(ENTRIES), timeout=20)
 
     repeats = {flow.mode: sum(flow.posted().values()) - ENTRIES for flow in flows}
     assert all(flow.worker.state() == "reading" for flow in flows)
     assert not any(repeats.values()), "what was held was acked on the new connection, not handled again"
-    note(server=name, cuts=len(CUTS), posted_twice=repeats, took=round(took, 2))
+    note(server=name, cuts=len(CUTS), posted_twice=repeats, settled_after=took)
 
 
 @pytest.mark.parametrize("name", MODES)
@@ -58,11 +56,11 @@ def test_a_cut_while_idle_delays_the_next_entry_by_the_backoff_alone(
     took = []
     for id in range(2, 5):
         server.cli("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
-        took.append(round(feed_and_settle(flows, id, timeout=5), 3))
+        took.append(feed_and_settle(flows, id, timeout=5))
 
     assert all(flow.posted() == dict.fromkeys(range(1, 5), 1) for flow in flows)
-    assert max(took) < 1.5
     note(server=name, next_entry_after=took)
+    assert all(seconds < 1.5 for each in took for seconds in each.values()), took
 
 
 @pytest.mark.parametrize("name", MODES)
@@ -85,10 +83,16 @@ def test_a_server_that_stands_still_costs_only_its_time(name, make_server, make_
     time.sleep(2.0)  # what is measured is that this makes no difference
     server.resume()
     took = feed_and_settle(flows, 3, timeout=8)
+    recoverers = [flow for flow in flows if flow.mode != "new"]
+    for flow in recoverers:
+        flow.abandon(4)
+    recovered = all_settled(recoverers, 4, timeout=8)
 
-    assert [flow.posted() for flow in flows] == [dict.fromkeys([1, 2, 3], 1)] * len(flows)
-    assert took < 2.0
-    note(server=name, paused=2.0, next_entry_after=round(took, 2))
+    for flow in flows:
+        assert flow.posted() == dict.fromkeys([1, 2, 3] if flow.mode == "new" else [1, 2, 3, 4], 1)
+    assert all(seconds < 2.0 for seconds in took.values()), took
+    assert all(seconds < 2.5 for seconds in recovered.values()), recovered
+    note(server=name, paused=2.0, next_entry_after=took, abandoned_one_after=recovered)
 
 
 MODES_OF_ONE = {"claiming": ("claiming",), "recovering": ("recovering",), "new+reclaim": ("new", "reclaim")}
@@ -147,36 +151,26 @@ def test_a_resent_ack_does_not_remove_what_another_consumer_owns_by_then(
     assert worker.health()["subscriptions"][0]["counts"]["lost"] == 1
 
 
-def test_a_frozen_process_that_wakes_up_late_removes_nothing(make_server, make_witness, start_worker):
-    """Its lease ran out while it did not run at all; its ack is checked, since it can't know how old it is."""
+def test_a_process_that_did_not_run_for_a_while_removes_nothing(make_server, make_witness, start_worker):
+    """Stopped like a suspended laptop, it loses its entry; on waking its ack is checked and leaves the other's alone."""
     server = make_server("redis-8.10")
     witness = make_witness(server)
-    first = start_worker(server, "claiming", options={"min_idle": 0.5}, hold=["effect:1"]).started()
-    ids = add_ids(witness, 1)
-    first.at("effect:1")
-    first.go()
-    first.signal(signal.SIGSTOP)
-    second = start_worker(server, "claiming", options={"min_idle": 0.5}, hold=["effect:1"]).started()
-    if pending(witness):
-        second.at("effect:1")
+    points = [f"effect:{id}" for id in range(ROUNDS)]
+    config = {"options": {"min_idle": 0.5, "block": 0.2}, "hold": points, "subscriber": {"workers": ROUNDS}}
+    first = start_worker(server, "claiming", **config).started()
+    second = None
+    for id, point in enumerate(points):
+        add_ids(witness, id)
+        first.at(point)
+        first.signal(signal.SIGSTOP)
+        second = second or start_worker(server, "claiming", **config).started()
+        second.at(point)
+        first.go(point)
         first.signal(signal.SIGCONT)
-        first.logged("another consumer")
+        eventually(lambda lost=id + 1: first.health()["subscriptions"][0]["counts"]["lost"] >= lost)
+
         [row] = pending(witness).values()
-        assert row.count == 2
-        second.go()
-    eventually(lambda: not pending(witness))
-    assert ids
-
-
-def test_the_marks_are_true(make_server, make_witness, start_worker):
-    """A killed connection is really gone: the server counts new ones."""
-    server = make_server("redis-8.10")
-    witness = make_witness(server)
-    worker = start_worker(server, "claiming", options={"min_idle": 30}).started()
-    add(witness, [Payment(1)])
-    eventually(lambda: worker.effects)
-    before = witness.info("stats")["total_connections_received"]
-    killed = int(server.cli("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"))
-    assert killed >= 2
-    eventually(lambda: witness.info("stats")["total_connections_received"] >= before + 2)
-    assert os.path.exists(f"/proc/{worker.pid}")
+        assert f"-{second.pid}-" in row.consumer
+        second.go(point)
+        eventually(lambda: not pending(witness))
+    assert [effect.payment for effect in first.effects] == list(range(ROUNDS))

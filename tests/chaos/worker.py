@@ -106,9 +106,9 @@ class Worker:
         assert self.process.stdin is not None
         self.process.stdin.write(command.encode() + b"\n")
 
-    def go(self) -> None:
-        """Let it leave the points it stands at."""
-        self.send("go")
+    def go(self, point: str = "") -> None:
+        """Let it leave this point, or all of them."""
+        self.send(f"go {point}")
 
     def health(self) -> dict[str, Any]:
         """Ask it how it is."""

@@ -15,7 +15,7 @@ from ruststream.redis.address import read_address
     [
         ("redis://localhost", "redis://localhost"),
         ("redis://localhost:6380/2", "redis://localhost:6380/2"),
-        ("rediss://user:secret@cache.example:6380/0", "rediss://***@cache.example:6380/0"),
+        ("redis://user:secret@cache.example:6380/0", "redis://***@cache.example:6380/0"),
         ("redis://:secret@localhost", "redis://***@localhost"),
         ("redis://user@localhost", "redis://***@localhost"),
         ("redis://[::1]:6379", "redis://[::1]:6379"),
@@ -42,7 +42,8 @@ def test_an_address_shows_no_secret(url, shown):
         ("localhost:6379", "scheme"),
         ("redis:localhost", "scheme"),
         ("http://localhost", "redis://"),
-        ("memory://", "rediss://"),
+        ("memory://", "redis://"),
+        ("rediss://localhost", "without TLS"),
         ("redis+unix:///x", "unix://"),
         ("redis://", "host"),
         ("redis://:6379", "host"),

@@ -6,9 +6,9 @@ import logging
 import msgspec
 import pytest
 
-from ruststream.errors import ConnectError, SubscribeError
+from ruststream.errors import ConfigError, ConnectError, SubscribeError
 from ruststream.lifecycle import Life, resolved
-from ruststream.redis import RedisBroker, RedisStream
+from ruststream.redis import RedisBroker, RedisStream, StreamStart
 
 
 class Payment(msgspec.Struct):
@@ -93,7 +93,7 @@ async def test_a_clean_drain_stops_all_before_it_waits_for_one(subscriptions, li
     ]
     (record,) = caplog.records
     assert record.getMessage().startswith("drain complete in 0.0")
-    assert "s0: acked 10, retried 2, released 3, left pending 1; s1: acked" in record.getMessage()
+    assert "s0: acked 10, dropped 0, retried 2, released 3, left pending 1; s1: acked" in record.getMessage()
 
 
 async def test_handlers_get_the_time_they_need(subscriptions, life):
@@ -210,6 +210,22 @@ def test_renewal_follows_the_recovery_of_the_same_group():
     chosen = RedisStream("payments", group="ledger", min_idle=7)
     (_, new), *_ = resolved([broker_of(chosen, RECLAIM)])
     assert new.source.min_idle == 7
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+def test_a_group_begins_where_one_of_its_subscriptions_says(reverse):
+    """Whichever is opened first creates the group: a reclaim that says nothing must not begin it at the end."""
+    sources = [RedisStream("payments", group="ledger", start_id=StreamStart.BEGINNING), RECLAIM, CLAIMING]
+    found = resolved([broker_of(*(reversed(sources) if reverse else sources))])
+    starts = {subscriber.stream: subscriber.source.start_id for _, subscriber in found}
+    assert starts == {"payments": "0", "orders": "$"}
+
+
+def test_a_group_begins_in_one_place():
+    one = RedisStream("payments", group="ledger", start_id=StreamStart.BEGINNING)
+    other = RedisStream.reclaim("payments", min_idle=5, group="ledger", start_id="7-0")
+    with pytest.raises(ConfigError, match=r"s0 and s1 .* '0' .* '7-0'"):
+        resolved([broker_of(one, other)])
 
 
 def test_the_recovery_may_be_another_brokers_of_the_same_server():

@@ -58,20 +58,27 @@ def test_without_min_idle_nothing_is_renewed_until_it_is_known():
 
 
 def test_options_are_kept():
-    backoff = Backoff(2, 4)
     made = subscriber_of(
         workers=8,
         by_key=True,
         codec="msgpack",
         on_error={ValueError: drop()},
         on_decode_error=drop(),
-        backoff=backoff,
         renew_stalled=7,
     )
     assert (made.workers, made.by_key, made.key_of) == (8, True, None)
     assert made.codec is codec_of("msgpack")
     assert made.on_error.outcome(ValueError()) is made.on_decode_error is drop()
-    assert (made.backoff, made.renew_stalled) == (backoff, 7.0)
+    assert (made.backoff, made.renew_stalled) == (None, 7.0)
+
+
+def test_a_backoff_is_for_retries_that_are_copies():
+    """Where a retry keeps its entry, the wait is min_idle: an option that did nothing is refused."""
+    backoff = Backoff(2, 4)
+    made = Registration(RedisStream("s", group="g"), handler, {"backoff": backoff})
+    assert made.subscriber("s", RedisStream("s", group="g"), codec_of("json")).backoff is backoff
+    with pytest.raises(ConfigError, match="min_idle"):
+        subscriber_of(backoff=backoff)
 
 
 @pytest.mark.parametrize(
@@ -117,7 +124,13 @@ def test_an_option_that_there_is_not_is_refused(option):
         subscriber_of(**{option: 1})
 
 
-@pytest.mark.parametrize("source", [None, 1, b"payments", handler, object()])
+def test_a_decorator_that_was_not_called_is_explained():
+    """`@broker.subscriber` above a handler takes the handler for its source."""
+    with pytest.raises(ConfigError, match=r"name the stream of handler handler: @broker.subscriber\("):
+        Registration(handler, handler, {})
+
+
+@pytest.mark.parametrize("source", [None, 1, b"payments", object()])
 def test_something_else_is_no_source(source):
     with pytest.raises(ConfigError, match="stream's name"):
         Registration(source, handler, {})

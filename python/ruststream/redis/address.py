@@ -8,8 +8,8 @@ from urllib.parse import SplitResult, parse_qsl, urlsplit
 
 from ruststream.errors import ConfigError
 
-_SCHEMES: Final = ("redis", "rediss", "unix")
-_ACCEPTED: Final = "redis://host:port/db, rediss://host:port/db (TLS) or unix:///path?db=0"
+_SCHEMES: Final = ("redis", "unix")
+_ACCEPTED: Final = "redis://host:port/db or unix:///path?db=0"
 _SHOWN_OPTIONS: Final = frozenset({"db", "protocol"})
 
 
@@ -45,6 +45,8 @@ def read_address(url: object) -> Address:
     scheme, separator, _ = text.partition("://")
     if not separator:
         raise ConfigError(f"the Redis URL has no scheme; accepted are {_ACCEPTED}")
+    if scheme.lower() == "rediss":
+        raise ConfigError(f"this version connects without TLS only: rediss:// is not accepted yet, but {_ACCEPTED}")
     if scheme.lower() not in _SCHEMES:
         raise ConfigError(f"the Redis URL begins with {scheme}://; accepted are {_ACCEPTED}")
     try:

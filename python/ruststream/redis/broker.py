@@ -19,7 +19,7 @@ from ruststream.redis.outgoing import target, trimming, wire_headers
 from ruststream.redis.stream import RedisStream
 from ruststream.router import Router
 from ruststream.signature import Handler
-from ruststream.subscriber import Registration, Source, Subscriber, SubscriberOptions
+from ruststream.subscriber import Registration, Source, Subscriber, SubscriberOptions, check_source
 
 F = TypeVar("F", bound=Handler)
 
@@ -45,7 +45,7 @@ class RedisBroker:
         """Check the options.
 
         Args:
-            url: `redis://`, `rediss://` (TLS) or `unix://`.
+            url: `redis://` or `unix://`.
             username: the ACL user, where the URL names none.
             password: the password, where the URL holds none.
             default_group: the consumer group of subscribers that name none.
@@ -140,6 +140,7 @@ class RedisBroker:
         Raises:
             ConfigError: an option, or the handler's signature, is wrong.
         """
+        check_source(source)
 
         def decorate(handler: F) -> F:
             self.add_subscriber(source, handler, **options)

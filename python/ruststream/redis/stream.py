@@ -220,6 +220,10 @@ class RedisStream:
         """Return it with the `min_idle`, in seconds, that the group is recovered with elsewhere."""
         return self._copy(min_idle=min_idle)
 
+    def starting_at(self, start_id: str) -> Self:
+        """Return it with the place where a group that is created begins."""
+        return self._copy(start_id=start_id)
+
     def consumer_name(self) -> str:
         """Return the name to read under: `consumer`, or one made for this process and this call alone.
 

@@ -1,16 +1,41 @@
 //! All time of the core: idle, delays, backoff, lease timers and lag ask this one object.
+//!
+//! It runs, or it is stopped. A stopped clock moves only when it is told to: sleeps wait for that, and end in the
+//! order they fall due. Whoever moves it goes from one due time to the next (`step`), and lets what woke there finish
+//! before it goes on.
 
+use std::collections::BTreeMap;
+use std::pin::Pin;
 use std::sync::atomic::{AtomicI64, Ordering};
+use std::task::{Context, Poll, Waker};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use parking_lot::Mutex;
 use tokio::time::Instant;
 
 /// A monotonic clock that also knows the server's time of day.
 #[derive(Debug)]
 pub struct Clock {
-    origin: Instant,
-    /// The server's time of day at `origin`, in milliseconds.
+    hands: Hands,
+    /// The server's time of day when the clock began, in milliseconds.
     server_origin_ms: AtomicI64,
+}
+
+#[derive(Debug)]
+enum Hands {
+    Running(Instant),
+    Stopped(Mutex<Stopped>),
+}
+
+/// When a sleep ends, and its number: those that end together end in the order they began.
+type Due = (Duration, u64);
+
+#[derive(Debug, Default)]
+struct Stopped {
+    /// Since the clock began.
+    now: Duration,
+    sleepers: BTreeMap<Due, Waker>,
+    begun: u64,
 }
 
 impl Default for Clock {
@@ -19,19 +44,40 @@ impl Default for Clock {
     }
 }
 
+fn signed(ms: u64) -> i64 {
+    i64::try_from(ms).unwrap_or(i64::MAX)
+}
+
 impl Clock {
     /// A clock that begins now and takes the local time of day for the server's until it is told better.
     pub fn new() -> Self {
         let local = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         Self {
-            origin: Instant::now(),
+            hands: Hands::Running(Instant::now()),
             server_origin_ms: AtomicI64::new(i64::try_from(local.as_millis()).unwrap_or(i64::MAX)),
+        }
+    }
+
+    /// A clock that stands at this time of day until it is moved.
+    pub fn stopped(server_ms: u64) -> Self {
+        Self { hands: Hands::Stopped(Mutex::default()), server_origin_ms: AtomicI64::new(signed(server_ms)) }
+    }
+
+    /// Whether it moves only when it is told to.
+    pub fn is_stopped(&self) -> bool {
+        matches!(self.hands, Hands::Stopped(_))
+    }
+
+    fn elapsed(&self) -> Duration {
+        match &self.hands {
+            Hands::Running(origin) => origin.elapsed(),
+            Hands::Stopped(stopped) => stopped.lock().now,
         }
     }
 
     /// Milliseconds since the clock began.
     pub fn now_ms(&self) -> u64 {
-        u64::try_from(self.origin.elapsed().as_millis()).unwrap_or(u64::MAX)
+        u64::try_from(self.elapsed().as_millis()).unwrap_or(u64::MAX)
     }
 
     /// The server's time of day, in milliseconds since the epoch.
@@ -40,14 +86,214 @@ impl Clock {
         u64::try_from(origin).unwrap_or(0).saturating_add(self.now_ms())
     }
 
-    /// Learn the server's time of day, measured just now.
+    /// Learn the server's time of day, measured just now. A stopped clock is the server's clock and learns nothing.
     pub fn set_server_ms(&self, server_ms: u64) {
-        let origin = i64::try_from(server_ms).unwrap_or(i64::MAX) - i64::try_from(self.now_ms()).unwrap_or(i64::MAX);
-        self.server_origin_ms.store(origin, Ordering::Relaxed);
+        if !self.is_stopped() {
+            self.server_origin_ms.store(signed(server_ms) - signed(self.now_ms()), Ordering::Relaxed);
+        }
     }
 
     /// Wait.
     pub async fn sleep(&self, duration: Duration) {
-        tokio::time::sleep(duration).await;
+        match &self.hands {
+            Hands::Running(_) => tokio::time::sleep(duration).await,
+            Hands::Stopped(stopped) => {
+                let due = stopped.lock().now.saturating_add(duration);
+                Sleep { stopped, due, number: None }.await;
+            }
+        }
+    }
+
+    /// Wait until the server's time of day is `server_ms`.
+    pub async fn sleep_until_server_ms(&self, server_ms: u64) {
+        loop {
+            // A running clock may be told of a new time of day meanwhile.
+            let left = server_ms.saturating_sub(self.server_ms());
+            if left == 0 {
+                return;
+            }
+            self.sleep(Duration::from_millis(left)).await;
+        }
+    }
+
+    /// How long until the next sleep ends. None: nobody sleeps, or the clock runs by itself.
+    pub fn next_due(&self) -> Option<Duration> {
+        let Hands::Stopped(stopped) = &self.hands else {
+            return None;
+        };
+        let stopped = stopped.lock();
+        stopped.sleepers.first_key_value().map(|((due, _), _)| due.saturating_sub(stopped.now))
+    }
+
+    /// Move a stopped clock to the next time a sleep ends, `limit` ahead at most, and wake what ends there. Returns how
+    /// far it moved; none: no sleep ends by then, and the clock was moved by all of `limit`. A running clock does not
+    /// move.
+    pub fn step(&self, limit: Duration) -> Option<Duration> {
+        let Hands::Stopped(stopped) = &self.hands else {
+            return None;
+        };
+        let (moved, woken) = {
+            let mut stopped = stopped.lock();
+            let until = stopped.now.saturating_add(limit);
+            let next = stopped.sleepers.first_key_value().map(|((due, _), _)| (*due).max(stopped.now));
+            let moved = next.filter(|next| *next <= until).map(|next| next.saturating_sub(stopped.now));
+            stopped.now = stopped.now.saturating_add(moved.unwrap_or(limit));
+            let later = stopped.sleepers.split_off(&(stopped.now.saturating_add(Duration::from_nanos(1)), 0));
+            (moved, std::mem::replace(&mut stopped.sleepers, later))
+        };
+        woken.into_values().for_each(Waker::wake);
+        moved
+    }
+
+    /// Move a stopped clock, stopping at each time a sleep ends to wake it. What is woken runs only when this returns:
+    /// to let it run in between, use `step`.
+    pub fn advance(&self, duration: Duration) {
+        let mut left = duration;
+        while let Some(moved) = self.step(left) {
+            left = left.saturating_sub(moved);
+        }
+    }
+}
+
+/// A sleep by a stopped clock.
+struct Sleep<'a> {
+    stopped: &'a Mutex<Stopped>,
+    due: Duration,
+    /// Its number, once it waits.
+    number: Option<u64>,
+}
+
+impl Future for Sleep<'_> {
+    type Output = ();
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
+        let mut stopped = self.stopped.lock();
+        if stopped.now >= self.due {
+            return Poll::Ready(());
+        }
+        let number = self.number.unwrap_or_else(|| {
+            stopped.begun += 1;
+            stopped.begun
+        });
+        stopped.sleepers.insert((self.due, number), context.waker().clone());
+        drop(stopped);
+        self.number = Some(number);
+        Poll::Pending
+    }
+}
+
+impl Drop for Sleep<'_> {
+    fn drop(&mut self) {
+        if let Some(number) = self.number {
+            self.stopped.lock().sleepers.remove(&(self.due, number));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    /// Begin sleeps of so many milliseconds, which note the time and their number when they end.
+    fn sleepers(clock: &Arc<Clock>, sleeps: &[u64]) -> Arc<Mutex<Vec<(u64, usize)>>> {
+        let ended = Arc::new(Mutex::new(Vec::new()));
+        for (number, ms) in sleeps.iter().copied().enumerate() {
+            let (clock, ended) = (Arc::clone(clock), Arc::clone(&ended));
+            tokio::spawn(async move {
+                clock.sleep(Duration::from_millis(ms)).await;
+                ended.lock().push((clock.now_ms(), number));
+            });
+        }
+        ended
+    }
+
+    async fn rest() {
+        for _ in 0..8 {
+            tokio::task::yield_now().await;
+        }
+    }
+
+    #[test]
+    fn a_stopped_clock_stands_until_it_is_moved() {
+        let clock = Clock::stopped(1_000);
+        assert_eq!((clock.is_stopped(), clock.now_ms(), clock.server_ms(), clock.next_due()), (true, 0, 1_000, None));
+        assert_eq!(clock.step(SECOND), None);
+        clock.set_server_ms(7);
+        assert_eq!((clock.now_ms(), clock.server_ms()), (1_000, 2_000));
+        clock.advance(Duration::MAX);
+        clock.advance(Duration::MAX);
+        assert_eq!(clock.now_ms(), u64::MAX);
+    }
+
+    #[test]
+    fn a_running_clock_is_not_moved_by_hand() {
+        let clock = Clock::new();
+        assert_eq!((clock.is_stopped(), clock.step(SECOND), clock.next_due()), (false, None, None));
+        clock.advance(Duration::from_secs(3600));
+        assert!(clock.now_ms() < 3_000_000);
+        clock.set_server_ms(5_000);
+        assert!(clock.server_ms() >= 5_000 && clock.server_ms() < 60_000);
+    }
+
+    #[tokio::test]
+    async fn steps_stop_where_sleeps_end_and_wake_them_in_order() {
+        let clock = Arc::new(Clock::stopped(0));
+        let ended = sleepers(&clock, &[30, 10, 30, 20, 0]);
+        rest().await;
+        assert_eq!((ended.lock().as_slice(), clock.next_due()), ([(0, 4)].as_slice(), Some(Duration::from_millis(10))));
+        assert_eq!(clock.step(Duration::from_millis(4)), None);
+        let mut left = Duration::from_millis(26);
+        while let Some(moved) = clock.step(left) {
+            left -= moved;
+            rest().await;
+        }
+        assert_eq!(*ended.lock(), [(0, 4), (10, 1), (20, 3), (30, 0), (30, 2)]);
+        assert_eq!((clock.now_ms(), clock.next_due()), (30, None));
+    }
+
+    #[tokio::test]
+    async fn an_advance_wakes_all_that_falls_due_in_order() {
+        let clock = Arc::new(Clock::stopped(0));
+        let ended = sleepers(&clock, &[500, 100, 5_000]);
+        rest().await;
+        clock.advance(SECOND);
+        rest().await;
+        assert_eq!(*ended.lock(), [(1_000, 1), (1_000, 0)]);
+        assert_eq!(clock.next_due(), Some(Duration::from_secs(4)));
+    }
+
+    #[tokio::test]
+    async fn a_sleep_that_is_given_up_is_forgotten() {
+        let clock = Arc::new(Clock::stopped(0));
+        let sleeping = tokio::spawn({
+            let clock = Arc::clone(&clock);
+            async move { clock.sleep(SECOND).await }
+        });
+        rest().await;
+        assert!(clock.next_due().is_some());
+        sleeping.abort();
+        rest().await;
+        assert_eq!(clock.next_due(), None);
+    }
+
+    #[tokio::test]
+    async fn a_time_of_day_is_waited_for() {
+        let clock = Arc::new(Clock::stopped(10_000));
+        clock.sleep_until_server_ms(9_000).await;
+        let waiting = tokio::spawn({
+            let clock = Arc::clone(&clock);
+            async move { clock.sleep_until_server_ms(10_250).await }
+        });
+        rest().await;
+        clock.advance(Duration::from_millis(249));
+        rest().await;
+        assert!(!waiting.is_finished());
+        clock.advance(Duration::from_millis(1));
+        rest().await;
+        assert!(waiting.is_finished());
     }
 }

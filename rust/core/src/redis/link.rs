@@ -31,12 +31,14 @@ impl std::fmt::Debug for Connection {
 #[derive(Debug)]
 pub(super) struct Link {
     address: Address,
+    /// Whether scripts are run on it.
+    scripted: bool,
     slot: Mutex<Slot>,
 }
 
 impl Link {
-    pub(super) fn new(address: Address) -> Self {
-        Self { address, slot: Mutex::default() }
+    pub(super) fn new(address: Address, scripted: bool) -> Self {
+        Self { address, scripted, slot: Mutex::default() }
     }
 
     async fn get(&self) -> Result<(MultiplexedConnection, u64)> {
@@ -59,14 +61,19 @@ impl Link {
             .set_connection_timeout(Some(CONNECT))
             .set_response_timeout(Some(ANSWER))
             .set_pipeline_buffer_size(PIPELINED);
-        let failed = |error: ::redis::RedisError| {
-            Error::Connect(format!(
-                "cannot connect to Redis at {}: {error}; check the address, the password and that the server runs",
+        let failed = |error: Error| match error {
+            Error::Connect(text) | Error::Lost(text) | Error::Server(text) => Error::Connect(format!(
+                "cannot connect to Redis at {}: {text}; check the address, the user name and password, and that the \
+                 server runs",
                 self.address.display()
-            ))
+            )),
+            other => other,
         };
-        let mut connection = client.get_multiplexed_async_connection_with_config(&config).await.map_err(failed)?;
-        scripts::load(&mut connection).await?;
+        let connecting = client.get_multiplexed_async_connection_with_config(&config).await;
+        let mut connection = connecting.map_err(|error| failed(error.into()))?;
+        if self.scripted {
+            scripts::load(&mut connection).await.map_err(failed)?;
+        }
         Ok(connection)
     }
 

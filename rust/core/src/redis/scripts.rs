@@ -46,12 +46,11 @@ script!(
 pub(super) async fn load(connection: &mut MultiplexedConnection) -> Result<()> {
     for script in [&ACK, &RETRY, &RENEW, &RELEASE, &SCAN, &PROMOTE] {
         let loaded: ::redis::RedisResult<String> = script.prepare_invoke().load_async(connection).await;
-        loaded.map_err(|error| {
-            let error = Error::from(error);
-            if error.is_lost() {
-                return error;
+        loaded.map_err(|error| match Error::from(error) {
+            Error::Connect(text) if text.starts_with("NOPERM") => {
+                Error::Connect(format!("this user may not load scripts (SCRIPT LOAD, EVALSHA): {text}"))
             }
-            Error::Connect(format!("the server does not let this user load scripts (SCRIPT LOAD, EVALSHA): {error}"))
+            other => other,
         })?;
     }
     Ok(())

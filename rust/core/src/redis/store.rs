@@ -38,8 +38,8 @@ impl RedisStore {
     /// A store that has not connected yet.
     pub fn new(address: Address) -> Self {
         Self {
-            work: Link::new(address.clone()),
-            publish: Link::new(address.clone()),
+            work: Link::new(address.clone(), true),
+            publish: Link::new(address.clone(), false),
             address,
             abilities: RwLock::default(),
         }

@@ -19,6 +19,7 @@ pub use group::{Group, Groups};
 pub use settings::{Mode, StreamSettings};
 
 use crate::batch::Token;
+use crate::entry::EntryId;
 use crate::error::{Error, Result};
 use crate::event::Level;
 use crate::settle::Work;
@@ -111,7 +112,15 @@ impl Source for StreamSource {
         };
         if self.settings.create_group {
             let start = &self.settings.start_id;
-            self.store.create_group(&origin.stream, &origin.group, start).await.map_err(refused)?;
+            let created = self.store.create_group(&origin.stream, &origin.group, start).await.map_err(refused)?;
+            if created && start == "$" && self.store.last_id(&origin.stream).await?.is_some_and(|id| id > EntryId::ZERO)
+            {
+                subscription.log(
+                    Level::Info,
+                    "the group is new and begins at the stream's end; start_id=StreamStart.BEGINNING would have read \
+                     what was added before",
+                );
+            }
         } else if !self.store.has_group(&origin.stream, &origin.group).await.map_err(refused)? {
             return Err(Error::Subscribe(format!(
                 "{}: there is no such group; create it, or leave create_group on",
