@@ -267,9 +267,10 @@ class Consumer:
         """Check the server, create the group, move its cursor. Raises `ServerTooOldError` or `SubscribeError`."""
     def start(self) -> None:
         """Begin to read."""
-    def drive(self) -> tuple[Any, ...] | bool:
+    def drive(self, cancelling: Callable[[], int]) -> tuple[Any, ...] | bool:
         """Run ready deliveries until one needs Python's care.
 
+        `cancelling` is that of the lane's task: a handler that leaves a cancellation behind ends the drive.
         Returns False when nothing is ready (the next entry rings the bell), True when the lane should let
         others run, else a tuple that begins with `SUSPENDED`, `RETURNED` or `RAISED`.
         """

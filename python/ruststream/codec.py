@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final, Literal, Protocol, TypeAlias, runtime_checkable
 
 import msgspec
@@ -223,14 +223,31 @@ def type_name(value: Any) -> str:
     return getattr(value, "__qualname__", None) or str(value).replace("typing.", "")
 
 
+def _parts(info: shape.Type) -> Iterator[shape.Type]:
+    """Iterate over a type and all types within it, each once: they may refer to themselves."""
+    seen: set[int] = set()
+    waiting: list[Any] = [info]
+    while waiting:
+        part = waiting.pop()
+        if isinstance(part, tuple):
+            waiting.extend(part)
+        elif isinstance(part, (shape.Type, shape.Field)) and id(part) not in seen:
+            seen.add(id(part))
+            waiting.extend(getattr(part, name) for name in part.__struct_fields__)
+            if isinstance(part, shape.Type):
+                yield part
+
+
 def _check_known(payload_type: Any) -> None:
     """Refuse what msgspec would take for a custom type and then reject in every single message."""
     try:
         info = shape.type_info(payload_type)
     except (TypeError, NameError) as error:
         raise ConfigError(f"msgspec can't decode into {type_name(payload_type)}: {error}") from error
-    if any(isinstance(member, shape.CustomType) for member in members(info)):
+    unknown = next((part for part in _parts(info) if isinstance(part, shape.CustomType)), None)
+    if unknown is not None:
+        within = "" if unknown.cls is payload_type else f", a part of {type_name(payload_type)}"
         raise ConfigError(
-            f"msgspec can't decode into {type_name(payload_type)}: take a msgspec.Struct, a dataclass, a TypedDict "
+            f"msgspec can't decode into {type_name(unknown.cls)}{within}: take a msgspec.Struct, a dataclass, a TypedDict "
             f"or a builtin type, or give codec= a Codec that knows it"
         )

@@ -33,6 +33,9 @@ IDLE_MS_HEADER: Final = "redis-idle-ms"
 MEASURED_HEADERS: Final = frozenset({DELIVERY_COUNT_HEADER, IDLE_MS_HEADER})
 """Headers that are never read from the wire, nor written to it."""
 
+OWN_HEADERS: Final = MEASURED_HEADERS | {"x-ruststream-retry-count", "x-ruststream-retry-group"}
+"""Headers that no message carries on when it is published: they say something of one entry alone."""
+
 
 class HeadersView(Mapping[str, str]):
     """The headers of one entry: a mapping whose names match in any case.

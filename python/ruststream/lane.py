@@ -80,17 +80,20 @@ class Lane:
 
     async def _run(self) -> None:
         subscription = self._subscription
-        drive = subscription.consumer_core.drive
+        drive, cancelling = subscription.consumer_core.drive, self.task.cancelling
         while not (subscription.draining or self._cancelled):
-            stop = drive()
-            if not isinstance(stop, tuple):
-                # True: others may want the loop. False: nothing is ready, the bell or another lane says when.
-                waiting = asyncio.sleep(0) if stop else subscription.idle()
-                await self._undisturbed(waiting)
-                if not stop and subscription.finished_reading:
+            stop = drive(cancelling)
+            if isinstance(stop, tuple):
+                await self._care(stop)
+            if cancelling():
+                await self._take_back()
+            elif stop is True:
+                await asyncio.sleep(0)
+            elif stop is False:
+                # Nothing is ready: the bell, or a lane that waits for its handler, says when.
+                await subscription.idle()
+                if subscription.finished_reading:
                     return
-                continue
-            await self._care(stop)
 
     async def _care(self, stop: tuple[Any, ...]) -> None:
         """Deal with a delivery that the native loop could not finish by itself."""
@@ -122,19 +125,16 @@ class Lane:
     def _failed(self, ctx: Context, error: BaseException) -> None:
         if self._cancelled and isinstance(error, asyncio.CancelledError):
             return
-        # A cancellation that we did not cause is the handler's failure and must not reach the next message.
-        while self.task.uncancel():
-            pass
         self._subscription.raised(ctx, error)
         if isinstance(error, (KeyboardInterrupt, SystemExit)):
             raise error
 
-    async def _undisturbed(self, waiting: Any) -> None:
-        """Wait, past the cancellation that a handler left behind for its own task."""
+    async def _take_back(self) -> None:
+        """Take back the cancellation that a handler left behind for its own task: it must not reach the next message."""
         try:
-            await waiting
+            await asyncio.sleep(0)
         except asyncio.CancelledError:
             if self._cancelled:
-                raise
-            while self.task.uncancel():
-                pass
+                return
+        while self.task.uncancel():
+            pass

@@ -224,6 +224,8 @@ class Subscription:
         """Settle a delivery. Raises `AlreadySettledError` at the second time."""
         if not isinstance(outcome, Outcome):
             raise TypeError(f"settle takes an outcome such as ack() or retry(), not {outcome!r}")
+        if outcome.kind != "ack" and self._callbacks:
+            self._callbacks.pop(ctx.entry_id, None)
         delay = outcome.delay
         if delay is not None and self._keeps_retries:
             _log.error(
@@ -296,7 +298,15 @@ class Subscription:
             self.wake()
 
     def _lane_ended(self, task: asyncio.Task[None]) -> None:
-        if not task.cancelled() and (error := task.exception()) is not None and not self._failure.done():
+        if self._failure.done() or self.draining:
+            return
+        if task.cancelled():
+            error: BaseException | None = RustStreamError(
+                f"a lane of subscription {self.name} was cancelled from outside"
+            )
+        else:
+            error = task.exception()
+        if error is not None:
             self._failure.set_result(error)
 
     def _where(self, ctx: Context) -> str:

@@ -38,8 +38,8 @@ class Flow:
     def abandon(self, *ids: int) -> None:
         """Add payments that another consumer reads in the same moment, and never settles."""
         with self.witness.pipeline(transaction=True) as pipe:
-            for id in ids:
-                pipe.xadd(self.stream, {"_payload": msgspec.json.encode(Payment(id))})
+            for number in ids:
+                pipe.xadd(self.stream, {"_payload": msgspec.json.encode(Payment(number))})
             pipe.xreadgroup(GROUP, OTHERS, {self.stream: ">"}, count=10_000)
             pipe.execute()
 

@@ -2,7 +2,8 @@
 
 from collections import defaultdict
 from collections.abc import Iterable
-from typing import NamedTuple
+from dataclasses import dataclass
+from typing import Any
 
 import msgspec
 import redis
@@ -11,7 +12,8 @@ from chaos.service import GROUP, STREAM, Payment
 from chaos.worker import Effect, Worker
 
 
-class Pending(NamedTuple):
+@dataclass(frozen=True)
+class Pending:
     """One row of XPENDING."""
 
     consumer: str
@@ -33,9 +35,7 @@ def add(witness: redis.Redis, payments: Iterable[Payment], stream: str = STREAM)
     def flush() -> None:
         with witness.pipeline(transaction=False) as pipe:
             for payment in waiting:
-                pipe.xadd(
-                    stream, {"_payload": msgspec.json.encode(payment), "h:redis-partition-key": payment.account}
-                )
+                pipe.xadd(stream, {"_payload": msgspec.json.encode(payment), "h:redis-partition-key": payment.account})
             added.update(zip((entry.decode() for entry in pipe.execute()), waiting, strict=True))
         waiting.clear()
 
@@ -49,13 +49,13 @@ def add(witness: redis.Redis, payments: Iterable[Payment], stream: str = STREAM)
 
 def add_ids(witness: redis.Redis, *ids: int, stream: str = STREAM) -> dict[int, str]:
     """Add payments of these ids, and return their entry ids."""
-    added = add(witness, (Payment(id) for id in ids), stream)
+    added = add(witness, (Payment(number) for number in ids), stream)
     return {payment.id: entry for entry, payment in added.items()}
 
 
 def pending(witness: redis.Redis, consumer: str | None = None, stream: str = STREAM) -> dict[str, Pending]:
     """Return the group's pending entries by id, those of one consumer if it is given."""
-    rows = witness.xpending_range(stream, GROUP, "-", "+", 100_000, consumername=consumer)
+    rows: list[dict[str, Any]] = witness.xpending_range(stream, GROUP, "-", "+", 100_000, consumername=consumer)
     return {
         row["message_id"].decode(): Pending(
             row["consumer"].decode(), row["time_since_delivered"], row["times_delivered"]

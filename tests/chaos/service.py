@@ -1,7 +1,8 @@
 """The program that the chaos tests kill, stop and starve: one app, whose handler stops at named points.
 
-Run with a `Config` as JSON in its one argument. It says what it does on stdout, a JSON object a line, and takes commands
-on stdin, one a line: `go` (leave every point, and wait at none any more), `go POINT` (leave that one), `health`. It ends when its stdin does.
+Run as a module with a `Config` as JSON in its one argument. It says what it does on stdout, a JSON object a line.
+It takes commands on stdin, one a line: `go` (leave every point, and wait at none any more), `go POINT` (leave that
+one), `health`. It ends when its stdin does.
 
 Points of a payment: `started` (its handler was called), `effect` (its effect is written, it is not acked),
 `acked` (the server has answered its ack). A point is named `started:17` for payment 17, or `started#31` for the
@@ -9,7 +10,6 @@ Points of a payment: `started` (its handler was called), `effect` (its effect is
 """
 
 import asyncio
-import json
 import os
 import signal
 import sys
@@ -20,6 +20,7 @@ from typing import Any
 
 import msgspec
 
+from chaos.misdeeds import end_the_process, misbehave, tell
 from ruststream import Context, RustStream
 from ruststream.redis import RedisBroker, RedisStream
 
@@ -60,11 +61,6 @@ class Config(msgspec.Struct, kw_only=True, omit_defaults=True):
     """Points at which the whole event loop waits."""
     die: list[str] = []
     """Points at which the process kills itself by SIGKILL: nothing more of it runs, in no thread."""
-
-
-def tell(**what: Any) -> None:
-    """Say something to the test."""
-    os.write(1, json.dumps(what).encode() + b"\n")
 
 
 class Points:
@@ -109,92 +105,52 @@ class Points:
             await gate.wait()
 
 
-async def misbehave(misdeed: str) -> None:
-    """Do to the task, or the process, what no handler should."""
-    task = asyncio.current_task()
-    assert task is not None
-    match misdeed:
-        case "cancels itself and waits":
-            task.cancel()
-            await asyncio.sleep(5)
-        case "cancels itself and returns":
-            task.cancel()
-        case "raises CancelledError":
-            raise asyncio.CancelledError
-        case "swallows its cancellation":
-            task.cancel()
-            try:
-                await asyncio.sleep(5)
-            except asyncio.CancelledError:
-                tell(swallowed=True)
-        case "never ends":
-            await asyncio.Event().wait()
-        case "cannot be cancelled":
-            while True:
-                try:
-                    await asyncio.Event().wait()
-                except asyncio.CancelledError:
-                    tell(swallowed=True)
-        case "awaits a task that is cancelled":
-            other = asyncio.ensure_future(asyncio.sleep(5))
-            asyncio.get_running_loop().call_soon(other.cancel)
-            await other
-        case "raises GeneratorExit":
-            raise GeneratorExit
-        case "exits":
-            sys.exit(3)
-        case "interrupts":
-            raise KeyboardInterrupt
-        case "has a failing group":
-            async with asyncio.TaskGroup() as group:
-                group.create_task(asyncio.sleep(5))
-                group.create_task(fail())
-        case "runs into its own timeout":
-            async with asyncio.timeout(0.01):
-                await asyncio.sleep(5)
-        case _:
-            raise AssertionError(misdeed)
+class Handlers:
+    """What the app does with a payment: it writes one line to a file, and comes to its points on the way."""
 
+    def __init__(self, config: Config) -> None:
+        self._config = config
+        self._effects = os.open(config.effects, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+        self.points = Points(config)
 
-async def fail() -> None:
-    """Raise what a handler may well raise."""
-    raise ValueError("this one fails")
-
-
-def make_app(config: Config) -> tuple[RustStream, Points]:
-    """Return the app, nothing of it started."""
-    broker = RedisBroker(config.url)
-    app = RustStream("chaos", broker, drain_timeout=config.drain_timeout)
-    effects = os.open(config.effects, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-    points = Points(config)
-
-    def write(payment: Payment, ctx: Context) -> None:
+    def _write(self, payment: Payment, ctx: Context) -> None:
         line = f"{payment.id} {payment.account} {ctx.entry_id} {ctx.delivery_count} {ctx.consumer}\n"
-        os.write(effects, line.encode())
+        os.write(self._effects, line.encode())
 
-    def post_in_thread(payment: Payment, ctx: Context) -> None:
-        tell(at=f"thread:{payment.id}", payment=payment.id, entry=str(ctx.entry_id), delivery=ctx.delivery_count)
-        time.sleep(config.takes)
-        write(payment, ctx)
-
-    async def post(payment: Payment, ctx: Context) -> None:
+    async def post(self, payment: Payment, ctx: Context) -> None:
+        """Post a payment on the event loop."""
+        points = self.points
         await points.at("started", payment, ctx)
         if payment.misdeed and ctx.delivery_count == 1:
             tell(does=payment.misdeed, payment=payment.id, entry=str(ctx.entry_id))
             await misbehave(payment.misdeed)
-        if config.takes:
-            await asyncio.sleep(config.takes)
-        write(payment, ctx)
+        elif self._config.takes:
+            await asyncio.sleep(self._config.takes)
+        self._write(payment, ctx)
         if names := points.names("acked", payment):
             ctx.after_ack(lambda: points.wait_here(names, payment, ctx))
         await points.at("effect", payment, ctx)
 
+    def post_in_thread(self, payment: Payment, ctx: Context) -> None:
+        """Post a payment in a thread."""
+        tell(at=f"thread:{payment.id}", payment=payment.id, entry=str(ctx.entry_id), delivery=ctx.delivery_count)
+        if payment.misdeed and ctx.delivery_count == 1:
+            end_the_process(payment.misdeed)
+        time.sleep(self._config.takes)
+        self._write(payment, ctx)
+
+
+def make_app(config: Config) -> RustStream:
+    """Return the app, nothing of it started."""
+    broker = RedisBroker(config.url)
+    app = RustStream("chaos", broker, drain_timeout=config.drain_timeout)
+    handlers = Handlers(config)
     for mode in config.modes:
         given = dict(config.options)
         if mode == "new" and len(config.modes) > 1:
             given.pop("min_idle", None)
         source = getattr(RedisStream, mode)(config.stream, group=GROUP, start_id="0", **given)
-        handler = post_in_thread if config.threaded else post
+        handler = handlers.post_in_thread if config.threaded else handlers.post
         broker.add_subscriber(source, handler, name=f"post_{mode}", **config.subscriber)
 
     @app.on_startup
@@ -204,10 +160,10 @@ def make_app(config: Config) -> tuple[RustStream, Points]:
     @app.after_startup
     def listen() -> None:
         loop = asyncio.get_running_loop()
-        threading.Thread(target=obey, args=(app, points, loop), daemon=True).start()
-        loop.call_soon(lambda: tell(started=time.time(), pid=os.getpid()))
+        threading.Thread(target=obey, args=(app, handlers.points, loop), daemon=True).start()
+        loop.call_soon(lambda: tell(started=os.getpid()))
 
-    return app, points
+    return app
 
 
 def obey(app: RustStream, points: Points, loop: asyncio.AbstractEventLoop) -> None:
@@ -226,5 +182,4 @@ def obey(app: RustStream, points: Points, loop: asyncio.AbstractEventLoop) -> No
 
 
 if __name__ == "__main__":
-    made, _ = make_app(msgspec.json.decode(sys.argv[1], type=Config))
-    made.run()
+    make_app(msgspec.json.decode(sys.argv[1], type=Config)).run()

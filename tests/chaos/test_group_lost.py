@@ -1,5 +1,6 @@
 """The stream or its group goes away under the reader, or turns into something else (B002, B042, B045, B046, B048)."""
 
+import contextlib
 import time
 
 import pytest
@@ -23,17 +24,13 @@ def make_flows(name, server, witness, start_worker, **config):
 
 
 def make_group(witness, stream):
-    try:
+    with contextlib.suppress(redis.ResponseError):  # the worker was first
         witness.xgroup_create(stream, GROUP, id="0", mkstream=True)
-    except redis.ResponseError as error:
-        assert "BUSYGROUP" in str(error)
 
 
 @pytest.mark.parametrize("loss", ["FLUSHALL", "DEL"])
 @pytest.mark.parametrize("name", MODES)
-def test_the_stream_goes_away_and_the_next_entry_is_handled(
-    loss, name, make_server, make_witness, start_worker, note
-):
+def test_the_stream_goes_away_and_the_next_entry_is_handled(loss, name, make_server, make_witness, start_worker, note):
     """The group is made again from the beginning: an entry that came before it is handled too, within a second."""
     server = make_server(name)
     witness = make_witness(server)
@@ -75,9 +72,9 @@ def test_a_destroyed_group_repeats_nothing_that_was_acked(name, make_server, mak
     assert all(seconds < 2.0 for seconds in took.values()), took
     for flow in flows:
         posted = flow.posted()
-        assert {id: posted[id] for id in range(1, 51)} == dict.fromkeys(range(1, 51), 1)
+        assert {number: posted[number] for number in range(1, 51)} == dict.fromkeys(range(1, 51), 1)
         assert set(posted) == set(range(1, 62))
-        assert all(posted[id] == 1 for id in range(52, 62))
+        assert all(posted[number] == 1 for number in range(52, 62))
         # It ran while its group went away. For reclaim it is another consumer's entry by then.
         assert posted[51] in ((1, 2) if flow.mode == "reclaim" else (1,))
 

@@ -4,7 +4,7 @@ import signal
 
 import pytest
 
-from chaos.ledger import add_ids, effects_of, pending
+from chaos.ledger import add_ids, effects_of, order, pending
 from eventually import eventually
 
 MIN_IDLE = 0.5
@@ -55,7 +55,7 @@ def test_killed_between_reading_and_starting_nothing_is_posted_twice(place, star
     eventually(lambda: not pending(witness))
 
     assert first.effects == []
-    assert [(effect.payment, effect.delivery) for effect in second.effects] == [(id, 2) for id in range(1, 41)]
+    assert [(effect.payment, effect.delivery) for effect in second.effects] == [(number, 2) for number in range(1, 41)]
 
 
 def test_killed_after_the_ack_was_answered_it_never_comes_back(place, start_worker):
@@ -77,7 +77,7 @@ def test_killed_after_the_ack_was_answered_it_never_comes_back(place, start_work
 
 
 def test_finished_acks_are_not_held_back(place, start_worker, note):
-    """Killed in job 31 of 64 jobs of 50 ms: the 30 that ended are acked but for the last few, not kept for a full batch."""
+    """Killed in job 31 of 64, 50 ms each: the 30 that ended are acked but for the last few, not kept for a batch."""
     server, witness, modes = place
     witness.xgroup_create("payments", "ledger", id="0", mkstream=True)
     ids = add_ids(witness, *range(1, 65))
@@ -86,6 +86,26 @@ def test_finished_acks_are_not_held_back(place, start_worker, note):
 
     left = pending(witness)
     assert len(first.effects) == 30
-    assert {ids[id] for id in range(31, 65)} <= left.keys()
+    assert {ids[number] for number in range(31, 65)} <= left.keys()
     assert len(left) <= 34 + 8
     note(pending_at_the_kill=len(left))
+
+
+def test_a_new_subscription_under_a_fixed_name_takes_up_what_its_dead_self_left(
+    make_server, make_witness, start_worker
+):
+    """Nothing recovers the group: the same name, started again, begins with its own pending entries, in order."""
+    server = make_server("redis-8.10")
+    witness = make_witness(server)
+    options = {"consumer": "clerk", "count": 10}
+    first = start_worker(server, "new", options=options, die=["effect:3"]).started()
+    ids = add_ids(witness, *range(1, 31))
+    assert first.ended()[0] == -signal.SIGKILL
+    left = sorted(pending(witness), key=order)
+    assert ids[3] in left
+
+    second = start_worker(server, "new", options=options).started()
+    eventually(lambda: not pending(witness))
+    eventually(lambda: effects_of(first, second).keys() == set(ids.values()))
+    assert [effect.entry for effect in second.effects[: len(left)]] == left
+    assert {effect.delivery for effect in second.effects[: len(left)]} == {2}

@@ -46,7 +46,7 @@ def test_stopped_under_load_acked_and_pending_and_unread_are_all(number, place, 
     first = start_worker(
         server, *modes, options=LONG, subscriber=subscriber, takes=0.002, hold=["started#400"]
     ).started()
-    added = add(witness, (Payment(id, f"acct-{id % 40}") for id in range(2000)))
+    added = add(witness, (Payment(payment, f"acct-{payment % 40}") for payment in range(2000)))
     held = first.at("started#400")
     first.signal(number)
     first.logged(f"{number.name}: stopping")
@@ -101,12 +101,37 @@ def test_what_is_given_back_goes_to_the_next_reader_at_once(place, start_worker,
         taken = {entry[0].decode(): pending(witness)[entry[0].decode()].count - 1 for entry in reply[1]}
     took = time.monotonic() - begun
 
-    assert taken == {ids[id]: 0 for id in range(2, 65)}
+    assert taken == {ids[payment]: 0 for payment in range(2, 65)}
     first.go()
     assert first.ended()[0] == 0
     assert [effect.payment for effect in first.effects] == [1]
     assert pending(witness).keys() == taken.keys(), "the running handler's entry is acked, nobody else's is touched"
     note(given_back=len(taken), one_command_took=round(took, 3))
+
+
+def test_an_instance_that_runs_already_takes_over_what_is_given_back(place, start_worker, note):
+    """A rolling restart: the other instance, blocked in its read, gets it long before min_idle, without an attempt."""
+    server, witness, modes = place
+    options = {"min_idle": 3600, "block": 30}
+    first = start_worker(server, *modes, options=options, hold=["started:1"]).started()
+    add_ids(witness, *range(1, 65))
+    first.at("started:1")
+    eventually(lambda: len(pending(witness)) == 64)
+    second = start_worker(server, *modes, options=options).started()
+    eventually(lambda: witness.info("clients")["blocked_clients"] >= (2 if "reclaim" not in modes else 1))
+    begun = time.monotonic()
+    first.signal(signal.SIGTERM)
+    eventually(lambda: len(second.effects) == 63, timeout=8)
+    took = time.monotonic() - begun
+    first.go()
+
+    assert first.ended()[0] == 0, first.log[-2000:]
+    eventually(lambda: not pending(witness))
+    assert {effect.delivery for effect in second.effects} == {1}
+    assert [effect.payment for effect in first.effects] == [1]
+    note(taken_over_after=round(took, 3))
+    scans = server.name != "redis-8.10" or "reclaim" in modes
+    assert took < (2.5 if scans else 0.5), "a scan looks once a second, a blocked CLAIM is woken"
 
 
 @pytest.mark.parametrize("number", SIGNALS, ids=lambda number: number.name)

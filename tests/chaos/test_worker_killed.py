@@ -46,7 +46,7 @@ def recovered(effects: list[Effect]) -> list[Effect]:
 def test_a_killed_worker_costs_duplicates_of_what_was_in_flight_and_nothing_else(
     variant, make_server, make_witness, start_worker, note
 ):
-    """No payment is lost; only what was pending at the kill is posted again; each consumer keeps each account's order."""
+    """No payment is lost; only what was pending at the kill is posted again; consumers keep each account's order."""
     name, modes = VARIANTS[variant]
     server = make_server(name)
     witness = make_witness(server)
@@ -61,7 +61,7 @@ def test_a_killed_worker_costs_duplicates_of_what_was_in_flight_and_nothing_else
     victim, *survivors = [worker.started() for worker in workers]
 
     begun = time.monotonic()
-    added = add(witness, (Payment(id, f"acct-{rng.randrange(60)}") for id in range(PAYMENTS)))
+    added = add(witness, (Payment(number, f"acct-{rng.randrange(60)}") for number in range(PAYMENTS)))
     assert victim.ended()[0] == -signal.SIGKILL
     killed = time.monotonic()
     in_flight = by_worker(pending(witness), victim)

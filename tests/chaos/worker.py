@@ -15,7 +15,7 @@ import msgspec
 from chaos.service import Config
 from eventually import eventually
 
-PROGRAM = Path(__file__).with_name("service.py")
+TESTS = str(Path(__file__).parents[1])
 TICKS = os.sysconf("SC_CLK_TCK")
 
 
@@ -39,13 +39,16 @@ class Worker:
         self.log_path = folder / f"{name}.log"
         self.said: list[dict[str, Any]] = []
         self._partial = b""
+        argument = msgspec.json.encode(config).decode()
+        paths = filter(None, [os.environ.get("PYTHONPATH")])
         with self.log_path.open("wb") as log:
             self.process = subprocess.Popen(
-                [sys.executable, "-X", "faulthandler", "-W", "error", str(PROGRAM), msgspec.json.encode(config).decode()],
+                [sys.executable, "-X", "faulthandler", "-W", "error", "-m", "chaos.service", argument],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,
                 cwd=folder,
+                env={**os.environ, "PYTHONPATH": os.pathsep.join([TESTS, *paths])},
                 bufsize=0,
             )
 

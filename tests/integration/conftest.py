@@ -136,7 +136,7 @@ def figure(record_property: Callable[[str, object], None]) -> Callable[[str, str
 
 @pytest.fixture
 def beside() -> Callable[[RustStream], contextlib.AbstractContextManager[None]]:
-    """Run an app on a loop of its own, in a thread: ``with beside(app):``. It lives while the test's loop is blocked."""
+    """Run an app on a loop of its own, in a thread: ``with beside(app):``. The test's loop may block meanwhile."""
 
     @contextlib.contextmanager
     def run(app: RustStream) -> Iterator[None]:
@@ -145,8 +145,7 @@ def beside() -> Callable[[RustStream], contextlib.AbstractContextManager[None]]:
         async def main() -> None:
             async with app:
                 ready.set()
-                while not stop.is_set():
-                    await asyncio.sleep(0.01)
+                await asyncio.to_thread(stop.wait)
 
         thread = threading.Thread(target=asyncio.run, args=(main(),), name="beside")
         thread.start()

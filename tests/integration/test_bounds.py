@@ -22,9 +22,7 @@ def resident() -> int:
 
 @pytest.mark.parametrize("mode", ["new", "recovering"])
 @pytest.mark.parametrize(("count", "max_in_flight"), [(10, 25), (200, 1), (7, None)])
-async def test_a_slow_handler_holds_no_more_than_max_in_flight(
-    any_server, broker, stream, mode, count, max_in_flight
-):
+async def test_a_slow_handler_holds_no_more_than_max_in_flight(any_server, broker, stream, mode, count, max_in_flight):
     """B011: a backlog of 3,000: what the app says it holds, and what XPENDING says, is the bound and never more."""
     limit = max_in_flight or 4 * count
     most = set()
@@ -48,7 +46,7 @@ async def test_a_slow_handler_holds_no_more_than_max_in_flight(
 
 
 async def test_with_everything_held_the_two_sides_agree(any_server, broker, stream):
-    """Handlers that wait: queued + running = in flight = XPENDING of our consumer = max_in_flight, and no read is sent."""
+    """Handlers that wait: queued + running = in flight = XPENDING of ours = max_in_flight, and no read is sent."""
     release = asyncio.Event()
 
     @broker.subscriber(source(count=50), workers=8, max_in_flight=100)
@@ -115,7 +113,7 @@ async def test_left_and_retried_entries_give_their_room_back(any_server, broker,
 
 
 async def test_two_hundred_thousand_entries_pass_through_flat_memory(broker, stream, figure):
-    """B011, B092: 200,000 entries of 100 bytes with their contexts and headers looked at: memory ends where it began."""
+    """B011, B092: 200,000 entries, their contexts and some headers looked at: memory ends where it began."""
     seen, marks = 0, {}
     total = 200_000
 

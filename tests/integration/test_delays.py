@@ -29,7 +29,7 @@ def added_at(entry_id: str) -> float:
 
 
 async def test_it_waits_in_the_sorted_set_and_comes_when_due(any_server, broker, stream, figure):
-    """Off the pending list and out of the stream's way at once; back, by the server's clock, within 100 ms of its time."""
+    """Off the pending list at once; back, by the server's clock, within 100 ms of its time."""
     asked, seen = [], []
 
     @broker.subscriber(new(block=5))
@@ -250,7 +250,7 @@ async def test_the_delay_key_can_be_named(any_server, broker, stream):
 
 @pytest.mark.parametrize("member", [b"not ours", b"", b"\x93\xa11\xa1g\xa1x", b"\x80"])
 async def test_a_member_that_is_not_ours_does_not_hold_up_the_rest(broker, stream, caplog, member):
-    """B104: something else in the sorted set, due before everything: the entries behind it still come, and it is said."""
+    """B104: something else in the sorted set, due before everything: what is behind it still comes, and it is said."""
     seen = []
 
     @broker.subscriber(new())

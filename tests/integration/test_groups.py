@@ -85,7 +85,7 @@ async def test_start_id_counts_only_when_the_group_is_made(any_server, broker, s
 
 
 async def test_start_at_moves_the_cursor_of_the_group_at_every_start(any_server, make_broker, stream):
-    """start_at is for the whole group and for every start: back to the beginning each time, past the end, after an id."""
+    """start_at counts at every start: back to the beginning each time, past the end, after an id."""
     ids = [stream.add(body) for body in "abc"]
     stream.create_group(start="$")
     for position, expected in (
@@ -142,7 +142,7 @@ async def test_two_subscriptions_of_one_group_share_the_entries(any_server, brok
 
 @pytest.mark.parametrize("there", ["no stream", "no group"])
 async def test_a_group_that_is_missing_and_must_not_be_made(any_server, broker, stream, there):
-    """create_group=False: the start fails with SubscribeError, which names group, stream and option; nothing is made."""
+    """create_group=False: SubscribeError at the start names group, stream and option; nothing is made."""
     if there == "no group":
         stream.create_group("another")
     collect(broker, RedisStream("s", group="ledger", create_group=False))
@@ -172,19 +172,21 @@ async def test_a_lost_group_ends_the_app_where_that_is_asked_for(any_server, bro
     collect(broker, getattr(RedisStream, mode)("s", group="ledger", on_missing_group="fail", **options))
     app = RustStream("test", broker)
 
-    with pytest.raises(SubscribeError, match=r"ledger.*on_missing_group"):
+    async def body():
         async with app:
             await eventually_async(lambda: app.health().healthy)
             stream.client.xgroup_destroy("s", "ledger")
             await asyncio.sleep(10)
 
+    with pytest.raises(SubscribeError, match=r"ledger.*on_missing_group"):
+        await body()
     assert app.health().state == "failed"
 
 
 @pytest.mark.parametrize("mode", ["new", "recovering", "reclaim"])
 @pytest.mark.parametrize("loss", ["group", "stream", "everything"])
 async def test_a_lost_group_is_made_again_within_a_second(any_server, broker, stream, mode, loss):
-    """B002, B025, B046: after XGROUP DESTROY, DEL or FLUSHALL the next entry is handled soon, without a flood of reads."""
+    """B002, B025, B046: after XGROUP DESTROY, DEL or FLUSHALL the next entry comes soon, without a flood of reads."""
     seen = []
 
     async def handle(ctx: Context):
@@ -220,7 +222,7 @@ async def test_a_lost_group_is_made_again_within_a_second(any_server, broker, st
 
 @pytest.mark.parametrize("any_server", WITHOUT_CLAIM, indirect=True)
 async def test_claiming_on_a_server_without_it_fails_at_start(any_server, broker, stream):
-    """B062: ServerTooOldError names the subscription, what it needs and what is there; nothing was made on the server."""
+    """B062: ServerTooOldError names the subscription, what it needs and what is there; nothing was made there."""
     collect(broker, RedisStream.claiming("payments", min_idle=30, group="ledger"), name="post_payment")
     app = RustStream("test", broker)
 

@@ -31,7 +31,7 @@ def source(mode: str = "recovering", min_idle: float = 30, **options: object) ->
 
 
 async def test_one_header_and_all_headers_by_type(any_server, broker, stream):
-    """Header("x") converts one, Headers() fills a Struct by field or kebab name; defaults stand in for what is missing."""
+    """Header("x") converts one, Headers() fills a Struct by field or kebab name; defaults fill what is missing."""
     seen = []
 
     @broker.subscriber(source())

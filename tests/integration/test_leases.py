@@ -68,30 +68,6 @@ async def test_a_handler_that_blocks_the_loop_for_ten_times_min_idle_runs_once(
     assert (calls, stolen) == ([b"x"], [])
 
 
-async def test_queued_entries_are_renewed_like_running_ones(any_server, broker, make_broker, stream):
-    """B004: what waits behind a slow handler for many times min_idle is not taken by the other app: each runs once."""
-    calls = []
-    second = make_broker()
-
-    @broker.subscriber(recovering())
-    async def handle(number: int):
-        calls.append(number)
-        await asyncio.sleep(0.05)
-
-    @second.subscriber(recovering())
-    async def other(number: int):
-        calls.append(number)
-        await asyncio.sleep(0.05)
-
-    async with RustStream("one", broker):
-        stream.add_numbered(1, 40)
-        await eventually_async(lambda: len(stream.pending_ids()) >= 39)
-        async with RustStream("two", second):
-            await eventually_async(lambda: stream.pending_ids() == [], timeout=10)
-
-    assert sorted(calls) == list(range(1, 41))
-
-
 async def test_renewals_do_not_count_as_deliveries(any_server, broker, stream):
     """XPENDING says 1 for all 100 held entries after many renewals, and their idle time stays below min_idle."""
     release = asyncio.Event()
@@ -255,34 +231,3 @@ async def test_a_loop_that_stands_still_gives_its_entries_up(
     assert owners == [(True, 2)]
     assert count == 2
     assert when - began[0] < 1.5
-
-
-async def test_an_entry_reclaimed_by_another_process_is_not_acked_by_a_reader_that_knows_no_min_idle(
-    any_server, broker, make_broker, stream
-):
-    """B069: the guide's older variant in two processes: one reads `new`, the other reclaims what is idle.
-
-    The reader was never told a min_idle and renews nothing. When its slow handler ends, the entry is the reclaimer's:
-    its ack must not take it away.
-    """
-    second, taken, release, ended = make_broker(), asyncio.Event(), asyncio.Event(), []
-
-    @broker.subscriber(RedisStream("s", group="g", start_id="0"))
-    async def slow(body: bytes):
-        await taken.wait()
-        ended.append(body)
-
-    @second.subscriber(RedisStream.reclaim("s", group="g", min_idle=0.3))
-    async def recover(body: bytes):
-        taken.set()
-        await release.wait()
-
-    app = RustStream("one", broker)
-    async with app, RustStream("two", second):
-        stream.add("x")
-        await eventually_async(lambda: ended)
-        await eventually_async(lambda: app.health().subscriptions[0].counts["in_flight"] == 0)
-        counts = [row["times_delivered"] for row in stream.pending()]
-        release.set()
-
-    assert counts == [2]

@@ -2,7 +2,6 @@
 
 import asyncio
 import random
-import time
 from collections import defaultdict
 
 import msgspec
@@ -102,28 +101,6 @@ async def test_each_key_in_order_over_eight_lanes(any_server, broker, stream, ho
     assert overlaps == []
     assert all(numbers == sorted(numbers) for numbers in seen.values())
     assert side_by_side == 8
-
-
-async def test_a_hot_key_holds_up_nothing_but_itself(any_server, broker, stream, figure):
-    """Four lanes, four hot jobs of 0.25 s, eight cold ones: the cold ones begin within 50 ms (upstream: 3-6 s)."""
-    hot, *cold = keys(9)
-    began = {}
-
-    @broker.subscriber(recovering(), workers=4, by_key=True)
-    async def handle(job: Job, ctx: Context):
-        began[job.account, job.number] = time.time() - ctx.timestamp
-        if job.account == hot:
-            await asyncio.sleep(0.25)
-
-    async with RustStream("test", broker):
-        await broker.publish_many([Job(hot, number) for number in range(4)], "s", key=lambda job: job.account)
-        await broker.publish_many([Job(account, 0) for account in cold], "s", key=lambda job: job.account)
-        await eventually_async(lambda: len(began) >= 9)
-        late = max(after for (account, _), after in began.items() if account != hot)
-        await eventually_async(lambda: len(began) == 12)
-
-    figure("cold jobs behind a hot key", f"at most {late * 1000:.1f} ms late on {any_server.name}")
-    assert late < 0.05
 
 
 async def test_a_hot_key_leaves_the_other_lanes_to_the_others(broker, stream):

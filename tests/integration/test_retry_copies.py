@@ -1,6 +1,7 @@
 """retry() of a `new` or `reclaim` subscription: a copy at the end, the original acknowledged, in one step."""
 
 import asyncio
+import itertools
 import logging
 import time
 
@@ -103,7 +104,7 @@ async def test_the_first_retry_is_at_once_and_later_ones_wait_longer_and_longer(
         await eventually_async(lambda: len(seen) == 5)
 
     times = [when for _, _, when in seen]
-    waits = [later - earlier for earlier, later in zip(times, times[1:], strict=False)]
+    waits = [later - earlier for earlier, later in itertools.pairwise(times)]
     figure("waits of retry() by copy", f"{[f'{wait * 1000:.0f}' for wait in waits]} ms on {any_server.name}")
     for wait, due in zip(waits, (0, 0.1, 0.2, 0.4), strict=True):
         assert due <= wait < due + 0.15
@@ -238,6 +239,20 @@ async def test_a_refused_copy_leaves_the_entry_pending(make_server, stream_of, c
 
     async with RustStream("recovery", second):
         await eventually_async(lambda: again == seen)
+
+
+async def test_a_server_that_forgot_the_scripts_gets_them_again(any_server, broker, stream):
+    """SCRIPT FLUSH between two retries, as after a failover: the second one is carried out all the same."""
+    seen = retries(broker, 2)
+
+    async with RustStream("test", broker):
+        stream.add("x")
+        await eventually_async(lambda: len(seen) == 2)
+        stream.client.script_flush()
+        await eventually_async(lambda: len(seen) == 3)
+        await eventually_async(lambda: stream.pending_ids() == [])
+
+    assert [count for _, count, _ in seen] == [1, 2, 3]
 
 
 async def test_an_entry_too_large_to_be_copied_stays_pending_and_says_so(any_server, broker, stream, caplog):

@@ -1,6 +1,7 @@
 """retry() where pending entries are claimed: the entry keeps its id and its place, and comes back after min_idle."""
 
 import asyncio
+import itertools
 import time
 
 import msgspec
@@ -48,7 +49,7 @@ async def test_a_migrating_payment_comes_back_under_its_own_id(broker, stream):
 
 
 async def test_every_retry_waits_min_idle_and_counts(any_server, broker, stream, figure):
-    """Four retries: each comes back no earlier than min_idle, with count and idle time raised, in one unchanged entry."""
+    """Four retries: each back no earlier than min_idle, count and idle time raised, in one unchanged entry."""
     seen = []
 
     @broker.subscriber(recovering())
@@ -62,7 +63,7 @@ async def test_every_retry_waits_min_idle_and_counts(any_server, broker, stream,
         await eventually_async(lambda: stream.pending_ids() == [])
 
     times, counts, idles, headers = zip(*seen, strict=True)
-    waits = [later - earlier for earlier, later in zip(times, times[1:], strict=False)]
+    waits = [later - earlier for earlier, later in itertools.pairwise(times)]
     figure("retry() in place", f"back after {[f'{wait * 1000:.0f}' for wait in waits]} ms on {any_server.name}")
     assert counts == (1, 2, 3, 4, 5)
     assert all(MIN_IDLE - 0.02 <= wait < MIN_IDLE + 0.25 for wait in waits)

@@ -10,7 +10,7 @@ from ruststream.errors import ConfigError
 
 _SCHEMES: Final = ("redis", "unix")
 _ACCEPTED: Final = "redis://host:port/db or unix:///path?db=0"
-_SHOWN_OPTIONS: Final = frozenset({"db", "protocol"})
+_OPTIONS: Final = {"redis": frozenset({"protocol"}), "unix": frozenset({"db", "protocol"})}
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -61,13 +61,19 @@ def read_address(url: object) -> Address:
         raise ConfigError("the Redis URL has a # or @ in the wrong place: in a password write %23 and %40")
     host = _unix(parts) if parts.scheme == "unix" else _network(parts)
     options = parse_qsl(parts.query, keep_blank_values=True)
-    shown_options = "&".join(f"{name}={value if name in _SHOWN_OPTIONS else '***'}" for name, value in options)
+    known = _OPTIONS[parts.scheme.lower()]
+    for name, _ in options:
+        if name not in known:
+            raise ConfigError(
+                f"the Redis URL has an option {name!r}, and there are only {', '.join(sorted(known))} in a "
+                f"{parts.scheme}:// URL; user name and password go before the @, or into username= and password="
+            )
+    shown_options = "&".join(f"{name}={value}" for name, value in options)
     shown = (
         f"{parts.scheme}://{'***@' if '@' in parts.netloc else ''}{host}{f':{parts.port}' if has_port else ''}"
         f"{parts.path}{'?' if shown_options else ''}{shown_options}"
     )
-    in_query = {name for name, _ in options} & {"user", "username", "pass", "password"}
-    return Address(url=text, shown=shown, has_credentials="@" in parts.netloc or bool(in_query))
+    return Address(url=text, shown=shown, has_credentials="@" in parts.netloc)
 
 
 def _network(parts: SplitResult) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final, TypedDict
 
-from ruststream.context import MEASURED_HEADERS, HeadersView, header_name
+from ruststream.context import OWN_HEADERS, HeadersView, header_name
 from ruststream.errors import ConfigError
 from ruststream.option import name_text, whole, yes_or_no
 from ruststream.redis.stream import entry_id_text
@@ -48,7 +48,7 @@ def trimming(maxlen: object, minid: object, approximate: object) -> Trimming:
 
 
 def wire_headers(headers: object) -> dict[str, bytes]:
-    """Return headers by lower-case name. Those that are measured on read are left out.
+    """Return headers by lower-case name. Those that speak of one entry alone are left out.
 
     Raises:
         ConfigError: not a mapping, or a name or a value that can't be a header's.
@@ -66,6 +66,6 @@ def wire_headers(headers: object) -> dict[str, bytes]:
             encoded = bytes(value)
         else:
             raise ConfigError(f"header {lower!r} must be str or bytes, not {value!r}")
-        if lower not in MEASURED_HEADERS:
+        if lower not in OWN_HEADERS:
             wire[lower] = encoded
     return wire

@@ -251,7 +251,7 @@ class RedisStream:
     def _fill(
         self, mode: Mode, stream: str, group: str | None, min_idle: Duration | None, options: StreamOptions
     ) -> None:
-        refuse_unknown(options, StreamOptions.__optional_keys__, f"RedisStream.{mode}")
+        refuse_unknown(options, StreamOptions.__optional_keys__ | {"group", "min_idle"}, f"RedisStream.{mode}")
         if mode != "new" and min_idle is None:
             raise ConfigError(f"RedisStream.{mode} needs min_idle: the seconds after which an entry is taken over")
         start_at = options.get("start_at")

@@ -132,16 +132,17 @@ impl Clock {
         let Hands::Stopped(stopped) = &self.hands else {
             return None;
         };
-        let (moved, woken) = {
-            let mut stopped = stopped.lock();
-            let until = stopped.now.saturating_add(limit);
-            let next = stopped.sleepers.first_key_value().map(|((due, _), _)| (*due).max(stopped.now));
-            let moved = next.filter(|next| *next <= until).map(|next| next.saturating_sub(stopped.now));
-            stopped.now = stopped.now.saturating_add(moved.unwrap_or(limit));
-            let later = stopped.sleepers.split_off(&(stopped.now.saturating_add(Duration::from_nanos(1)), 0));
-            (moved, std::mem::replace(&mut stopped.sleepers, later))
-        };
-        woken.into_values().for_each(Waker::wake);
+        let mut woken = Vec::new();
+        let mut stopped = stopped.lock();
+        let until = stopped.now.saturating_add(limit);
+        let next = stopped.sleepers.first_key_value().map(|((due, _), _)| (*due).max(stopped.now));
+        let moved = next.filter(|next| *next <= until).map(|next| next.saturating_sub(stopped.now));
+        stopped.now = stopped.now.saturating_add(moved.unwrap_or(limit));
+        while stopped.sleepers.first_key_value().is_some_and(|((due, _), _)| *due <= stopped.now) {
+            woken.extend(stopped.sleepers.pop_first().map(|(_, waker)| waker));
+        }
+        drop(stopped);
+        woken.into_iter().for_each(Waker::wake);
         moved
     }
 

@@ -67,3 +67,35 @@ counters! {
     /// Connections made again.
     reconnects,
 }
+
+#[cfg(test)]
+mod tests {
+    use super::Stats;
+
+    #[test]
+    fn a_snapshot_names_every_counter_and_its_number() {
+        let stats = Stats::default();
+        stats.read.add(3);
+        stats.read.add(4);
+        stats.reconnects.add(1);
+        let snapshot = stats.snapshot();
+        let of = |wanted: &str| snapshot.iter().find(|(name, _)| *name == wanted).map(|(_, number)| *number);
+        assert_eq!((of("read"), of("reconnects"), of("acked"), of("none such")), (Some(7), Some(1), Some(0), None));
+        let mut names: Vec<_> = snapshot.iter().map(|(name, _)| name).collect();
+        names.sort_unstable();
+        names.dedup();
+        assert_eq!(names.len(), snapshot.len());
+        assert_eq!(snapshot.iter().map(|(_, number)| number).sum::<u64>(), 8);
+    }
+
+    #[test]
+    fn threads_lose_no_count() {
+        let stats = Stats::default();
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| (0..1000).for_each(|_| stats.acked.add(2)));
+            }
+        });
+        assert_eq!(stats.acked.get(), 8000);
+    }
+}

@@ -53,12 +53,17 @@ pub trait EntryReader: Send {
 }
 
 /// Which pending entries a scan takes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Pending {
     /// Anyone's, idle for at least so long.
     Idle(Duration),
     /// Those of the reader's own consumer name, however fresh.
-    Own,
+    Own {
+        /// But for these, which it holds.
+        held: Vec<EntryId>,
+        /// Taking them is no delivery: the one that is counted never arrived.
+        uncounted: bool,
+    },
 }
 
 /// One bounded step of a scan over a pending list.
@@ -116,6 +121,8 @@ pub struct Promoted {
     pub moved: usize,
     /// When the next one is due, from now.
     pub next: Option<Duration>,
+    /// Members of the sorted set that are no entries of ours; they were put aside, behind everything.
+    pub strange: usize,
 }
 
 /// One entry to add.
@@ -151,8 +158,8 @@ pub trait StreamStore: Send + Sync + std::fmt::Debug + 'static {
     async fn time_ms(&self) -> Result<u64>;
     /// Create a group, and its stream with it. False: it was there.
     async fn create_group(&self, stream: &str, group: &str, start: &str) -> Result<bool>;
-    /// Whether the group is there.
-    async fn has_group(&self, stream: &str, group: &str) -> Result<bool>;
+    /// The id up to which the group has given out entries; none where there is no such group.
+    async fn cursor(&self, stream: &str, group: &str) -> Result<Option<EntryId>>;
     /// Move a group's cursor.
     async fn move_group(&self, stream: &str, group: &str, position: &str) -> Result<()>;
     /// The id last given out in this stream; none where there is no stream.
@@ -165,7 +172,7 @@ pub trait StreamStore: Send + Sync + std::fmt::Debug + 'static {
     async fn scan(
         &self,
         origin: &Arc<Origin>,
-        which: Pending,
+        which: &Pending,
         cursor: EntryId,
         count: usize,
         hash_keys: bool,

@@ -197,8 +197,8 @@ impl Consumer {
     }
 
     /// Run ready deliveries until one needs Python's care.
-    fn drive(slf: &Bound<'_, Self>) -> PyResult<Py<PyAny>> {
-        drive::drive(slf)
+    fn drive(slf: &Bound<'_, Self>, cancelling: &Bound<'_, PyAny>) -> PyResult<Py<PyAny>> {
+        drive::drive(slf, cancelling)
     }
 
     /// Whether a delivery could be taken at once. If not, the next batch rings the bell.

@@ -26,8 +26,7 @@ impl std::fmt::Debug for Connection {
     }
 }
 
-/// A connection that is there when it is needed. Commands are never sent twice from here: what to do about a lost
-/// reply is the caller's to say.
+/// A connection that is there when it is needed.
 #[derive(Debug)]
 pub(super) struct Link {
     address: Address,
@@ -41,18 +40,19 @@ impl Link {
         Self { address, scripted, slot: Mutex::default() }
     }
 
-    async fn get(&self) -> Result<(MultiplexedConnection, u64)> {
+    /// The connection, its number, and whether it was made just now.
+    async fn get(&self) -> Result<(MultiplexedConnection, u64, bool)> {
         let mut slot = self.slot.lock().await;
         if slot.closed {
             return Err(Error::ShutDown("the connection"));
         }
         if let Some(Connection(connection)) = &slot.connection {
-            return Ok((connection.clone(), slot.made));
+            return Ok((connection.clone(), slot.made, false));
         }
         let connection = self.dial().await?;
         slot.made += 1;
         slot.connection = Some(Connection(connection.clone()));
-        Ok((connection, slot.made))
+        Ok((connection, slot.made, true))
     }
 
     async fn dial(&self) -> Result<MultiplexedConnection> {
@@ -85,16 +85,27 @@ impl Link {
         }
     }
 
-    /// One command, one reply; a server's error is an error.
+    /// One command, one reply; a server's error is an error. Only for what may be done twice: where a connection that
+    /// was there turns out to be dead, the command is sent again on a new one.
     pub(super) async fn query(&self, command: &Cmd) -> Result<Value> {
-        let (mut connection, made) = self.get().await?;
-        let reply = connection.send_packed_command(command).await.and_then(Value::extract_error);
-        self.check(reply, made).await
+        loop {
+            let (mut connection, made, fresh) = self.get().await?;
+            let reply = connection.send_packed_command(command).await.and_then(Value::extract_error);
+            let reply = self.check(reply, made).await;
+            let forgotten = matches!(&reply, Err(Error::Server(text)) if text.starts_with("NOSCRIPT"));
+            if forgotten {
+                self.drop_connection(made).await;
+            }
+            if fresh || !(forgotten || reply.as_ref().is_err_and(Error::is_lost)) {
+                return reply;
+            }
+        }
     }
 
-    /// Many commands, one reply each; a server's error stays with its command.
+    /// Many commands, one reply each; a server's error stays with its command. They are sent once: what to do about
+    /// lost replies is the caller's to say.
     pub(super) async fn pipeline(&self, commands: &Pipeline) -> Result<Vec<Result<Value>>> {
-        let (mut connection, made) = self.get().await?;
+        let (mut connection, made, _) = self.get().await?;
         let replies = connection.send_packed_commands(commands, 0, commands.len()).await;
         let replies = self.check(replies, made).await?;
         if replies.len() != commands.len() {

@@ -33,12 +33,13 @@ script!(
     RELEASE, "lua/release.lua"
 );
 script!(
-    /// KEYS stream; ARGV group, consumer, min idle in ms, cursor, entries to look at, entries to take, own (0 or 1).
-    /// Returns next cursor, entries of four elements as `XREADGROUP CLAIM` gives them, ids of deleted entries.
+    /// KEYS stream; ARGV group, consumer, min idle in ms, cursor, entries to look at, entries to take, which (`idle`,
+    /// `own`, `uncounted`), then the ids that are held and to be left alone. Returns next cursor, entries of four elements as `XREADGROUP CLAIM` gives them, ids of deleted entries.
     SCAN, "lua/scan.lua"
 );
 script!(
-    /// KEYS delay key, stream; ARGV limit. Returns how many were moved and the ms until the next (-1: none).
+    /// KEYS delay key, stream; ARGV limit. Returns how many were moved, the ms until the next (-1: none), and how many
+    /// members are not ours and were put aside.
     PROMOTE, "lua/promote.lua"
 );
 

@@ -169,10 +169,13 @@ impl StreamStore for RedisStore {
         }
     }
 
-    async fn has_group(&self, stream: &str, group: &str) -> Result<bool> {
+    async fn cursor(&self, stream: &str, group: &str) -> Result<Option<EntryId>> {
         match self.work.query(cmd("XINFO").arg("GROUPS").arg(stream)).await {
-            Ok(reply) => Ok(items(&reply).iter().any(|entry| named(entry, "name") == group.as_bytes())),
-            Err(Error::Server(text)) if text.contains("no such key") => Ok(false),
+            Ok(reply) => {
+                let found = items(&reply).iter().find(|entry| named(entry, "name") == group.as_bytes());
+                Ok(found.and_then(|entry| EntryId::parse(named(entry, "last-delivered-id"))))
+            }
+            Err(Error::Server(text)) if text.contains("no such key") => Ok(None),
             Err(error) => Err(error),
         }
     }
@@ -205,19 +208,29 @@ impl StreamStore for RedisStore {
     async fn scan(
         &self,
         origin: &Arc<Origin>,
-        which: Pending,
+        which: &Pending,
         cursor: EntryId,
         count: usize,
         hash_keys: bool,
     ) -> Result<Scanned> {
-        let (min_idle, own, look) = match which {
-            Pending::Idle(min_idle) => (min_idle.as_millis(), 0, count.saturating_mul(LOOK)),
-            Pending::Own => (0, 1, count),
-        };
         let mut command = scripts::call(&scripts::SCAN, &[&origin.stream]);
-        command.arg(&origin.group).arg(&origin.consumer).arg(min_idle.to_string());
+        command.arg(&origin.group).arg(&origin.consumer);
+        let min_idle = if let Pending::Idle(min_idle) = which { min_idle.as_millis() } else { 0 };
+        command.arg(min_idle.to_string());
         with_id(&mut command, cursor);
-        command.arg(look).arg(count).arg(own);
+        let look = if min_idle == 0 { count } else { count.saturating_mul(LOOK) };
+        command.arg(look).arg(count);
+        match which {
+            Pending::Idle(_) => {
+                command.arg("idle");
+            }
+            Pending::Own { held, uncounted } => {
+                command.arg(if *uncounted { "uncounted" } else { "own" });
+                for id in held {
+                    with_id(&mut command, *id);
+                }
+            }
+        }
         let reply = self.work.query(&command).await?;
         let [next, entries, deleted] = items(&reply) else {
             return Err(Error::Protocol("a scan was not answered with three elements".into()));
@@ -293,7 +306,7 @@ impl StreamStore for RedisStore {
         for id in ids {
             with_id(&mut command, *id);
         }
-        let reply = self.once_loaded(command).await?;
+        let reply = self.work.query(&command).await?;
         Ok(items(&reply).iter().filter_map(value::id).collect())
     }
 
@@ -305,18 +318,19 @@ impl StreamStore for RedisStore {
             with_id(&mut command, *id);
             command.arg(*earlier);
         }
-        let reply = self.once_loaded(command).await?;
+        let reply = self.work.query(&command).await?;
         Ok(integer(&reply).and_then(|n| usize::try_from(n).ok()).unwrap_or(0))
     }
 
     async fn promote(&self, stream: &str, delay_key: &str, limit: usize) -> Result<Promoted> {
         let mut command = scripts::call(&scripts::PROMOTE, &[delay_key, stream]);
         command.arg(limit);
-        let reply = self.once_loaded(command).await?;
+        let reply = self.work.query(&command).await?;
         let number = |at: usize| items(&reply).get(at).and_then(integer).and_then(|n| u64::try_from(n).ok());
         Ok(Promoted {
             moved: number(0).and_then(|n| usize::try_from(n).ok()).unwrap_or(0),
             next: number(1).map(std::time::Duration::from_millis),
+            strange: number(2).and_then(|n| usize::try_from(n).ok()).unwrap_or(0),
         })
     }
 
@@ -342,16 +356,6 @@ impl StreamStore for RedisStore {
     async fn close(&self) {
         self.work.close().await;
         self.publish.close().await;
-    }
-}
-
-impl RedisStore {
-    /// One script. A server that forgot it is asked again on a new connection, which loads it.
-    async fn once_loaded(&self, command: Cmd) -> Result<Value> {
-        let mut pipeline = Pipeline::with_capacity(1);
-        pipeline.add_command(command);
-        let reply = self.work.pipeline(&pipeline).await?.pop();
-        reply.unwrap_or_else(|| Err(Error::Protocol("no reply to a script".into())))
     }
 }
 

@@ -52,9 +52,12 @@ fn sift(source: &StreamSource, subscription: &Subscription, raw: &mut RawBatch) 
             unwanted.push(slot.id);
             return false;
         }
-        if source.group.find(slot.id).is_some() {
+        if let Some(held) = source.group.find(slot.id) {
             subscription.stats.duplicates.add(1);
-            source.group.adopt(slot.id, Arc::clone(origin), slot.earlier.saturating_add(1));
+            // One that was given up stays so: its handler's outcome is not taken any more.
+            if !held.is_lost() {
+                source.group.adopt(slot.id, Arc::clone(origin), slot.earlier.saturating_add(1));
+            }
             return false;
         }
         if slot.earlier > 0 {

@@ -25,6 +25,15 @@ pub(super) async fn run(source: &StreamSource, subscription: &Arc<Subscription>)
         let wait = match source.store.promote(stream, &source.settings.delay_key, LIMIT).await {
             Ok(promoted) => {
                 backoff.reset();
+                if promoted.strange > 0 {
+                    let key = &source.settings.delay_key;
+                    let text = format!(
+                        "{} members of the sorted set {key} are no delayed entries of ours; they were given the score \
+                         +inf and stay there: keep other data out of it, or choose another delay_key",
+                        promoted.strange
+                    );
+                    subscription.log(Level::Error, &text);
+                }
                 if promoted.moved == LIMIT { Duration::ZERO } else { promoted.next.unwrap_or(POLL).min(POLL) }
             }
             Err(error) => {

@@ -26,6 +26,7 @@ pub(super) struct Scan {
 #[derive(Debug, Default)]
 struct Marks {
     read: EntryId,
+    /// The highest id that is known to be settled.
     acked: EntryId,
     left: BTreeSet<EntryId>,
 }
@@ -89,6 +90,12 @@ impl Group {
         fresh
     }
 
+    /// Where the group's cursor stood when it was opened: what lies before was somebody's to handle already.
+    pub(super) fn begins_after(&self, cursor: EntryId) {
+        let mut marks = self.marks.lock();
+        marks.acked = marks.acked.max(cursor);
+    }
+
     pub(super) fn acked(&self, tokens: &[Token]) {
         let mut marks = self.marks.lock();
         for token in tokens {
@@ -107,6 +114,11 @@ impl Group {
         if marks.left.len() > MAX_LEFT {
             marks.left.pop_last();
         }
+    }
+
+    /// What was left pending here and has not come back.
+    pub(super) fn all_left(&self) -> Vec<EntryId> {
+        self.marks.lock().left.iter().copied().collect()
     }
 
     /// After which id a group that was lost must begin, so that nothing unsettled is skipped: behind the last

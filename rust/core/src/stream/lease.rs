@@ -1,11 +1,12 @@
 //! Keeps what is queued or running from being taken over while this process lives.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use super::{StreamSource, settlement};
 use crate::backoff::Quiet;
-use crate::batch::{Mark, Origin, Token};
+use crate::batch::{Batch, Mark, Origin, Token};
 use crate::error::Result;
 use crate::event::Level;
 use crate::subscription::Subscription;
@@ -31,7 +32,8 @@ pub(super) async fn run(source: &StreamSource, subscription: &Arc<Subscription>)
             continue;
         };
         let tick_ms = u64::try_from(tick.as_millis()).unwrap_or(u64::MAX);
-        if give_up_stalled(source, subscription, min_idle, tick_ms) {
+        if is_stalled(source, subscription, min_idle, tick_ms) {
+            give_up(source, subscription, min_idle).await;
             continue;
         }
         if let Err(error) = renew(source, subscription, tick_ms).await
@@ -97,30 +99,37 @@ async fn renew_chunk(
     Ok(())
 }
 
-/// Give up what is held when the event loop has stopped turning: another process must be able to go on.
-fn give_up_stalled(source: &StreamSource, subscription: &Subscription, min_idle: Duration, tick_ms: u64) -> bool {
+/// Whether the event loop has not turned for longer than is allowed. Asks only while something is held.
+fn is_stalled(source: &StreamSource, subscription: &Subscription, min_idle: Duration, tick_ms: u64) -> bool {
     let now = subscription.clock.now_ms();
-    let aged = |batch: &Arc<crate::batch::Batch>| now.saturating_sub(batch.refreshed_ms()) >= tick_ms;
-    if !subscription.held.batches().iter().any(aged) {
-        return false;
-    }
-    let allowed = source.settings.renew_stalled.unwrap_or(min_idle * STALLED);
-    let stalled = subscription.events.stalled();
-    if stalled < allowed {
-        return false;
-    }
-    let held: Vec<_> = subscription.held.tokens();
+    let aged = |batch: &Arc<Batch>| now.saturating_sub(batch.refreshed_ms()) >= tick_ms;
+    let held = subscription.held.batches().iter().any(aged);
+    let stalled = held && subscription.events.stalled() >= allowed(source, min_idle);
+    source.stalled.store(stalled, Ordering::Release);
+    stalled
+}
+
+fn allowed(source: &StreamSource, min_idle: Duration) -> Duration {
+    source.settings.renew_stalled.unwrap_or(min_idle * STALLED)
+}
+
+/// Give up what is held: another process must be able to go on. Nothing more is read until the loop turns again, or
+/// the very next claim would bring the same entries back here.
+async fn give_up(source: &StreamSource, subscription: &Subscription, min_idle: Duration) {
+    let held = subscription.held.tokens();
     let held: Vec<_> = held.into_iter().filter(|token| token.mark() != Mark::Settled && !token.is_lost()).collect();
-    if !held.is_empty() {
-        subscription.lose(&held);
-        let text = format!(
-            "the event loop has not turned for {:.1} s (renew_stalled is {:.1} s): {} entries are given up; \
-             look for a blocking call in a handler",
-            stalled.as_secs_f64(),
-            allowed.as_secs_f64(),
-            held.len()
-        );
-        subscription.log(Level::Error, &text);
+    if held.is_empty() {
+        return;
     }
-    true
+    if let Err(error) = source.store.unblock(source.reader.load(Ordering::Acquire)).await {
+        subscription.log(Level::Debug, &format!("the blocked read could not be ended: {error}"));
+    }
+    subscription.lose(&held);
+    let text = format!(
+        "the event loop has not turned for more than {:.1} s (renew_stalled): {} entries are given up; look for a \
+         blocking call in a handler",
+        allowed(source, min_idle).as_secs_f64(),
+        held.len()
+    );
+    subscription.log(Level::Error, &text);
 }

@@ -10,6 +10,7 @@ mod scan;
 mod settings;
 mod settlement;
 
+use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -34,7 +35,8 @@ struct Plan {
     new: bool,
     /// Pending ones, in the same command.
     claim: bool,
-    /// Pending ones, by scanning.
+    /// Pending ones, by scanning: all of them where there is no CLAIM, else those whose body is gone, which CLAIM
+    /// passes over for ever.
     scan: bool,
 }
 
@@ -45,6 +47,10 @@ pub struct StreamSource {
     store: Arc<dyn StreamStore>,
     group: Arc<Group>,
     plan: OnceLock<Plan>,
+    /// The event loop does not turn: nothing more is to be taken in.
+    stalled: AtomicBool,
+    /// What the store knows this subscription's reading connection by.
+    reader: AtomicI64,
 }
 
 impl StreamSource {
@@ -55,12 +61,23 @@ impl StreamSource {
         {
             group.recovered_after(min_idle);
         }
-        Self { settings, store, group, plan: OnceLock::new() }
+        Self {
+            settings,
+            store,
+            group,
+            plan: OnceLock::new(),
+            stalled: AtomicBool::new(false),
+            reader: AtomicI64::new(0),
+        }
     }
 
     /// How long an entry may lie before a recoverer takes it: what renewal and late acks go by.
     fn min_idle(&self) -> Option<Duration> {
         self.settings.min_idle.or_else(|| self.group.min_idle())
+    }
+
+    fn is_stalled(&self) -> bool {
+        self.stalled.load(Ordering::Acquire)
     }
 
     fn plan(&self) -> Plan {
@@ -82,11 +99,7 @@ impl StreamSource {
                 actual: format!("{} {}", abilities.server, abilities.version),
             });
         }
-        Ok(Plan {
-            new: mode != Mode::Reclaim,
-            claim,
-            scan: mode == Mode::Reclaim || (mode == Mode::Recovering && !claim),
-        })
+        Ok(Plan { new: mode != Mode::Reclaim, claim, scan: mode != Mode::New })
     }
 }
 
@@ -121,7 +134,7 @@ impl Source for StreamSource {
                      what was added before",
                 );
             }
-        } else if !self.store.has_group(&origin.stream, &origin.group).await.map_err(refused)? {
+        } else if self.store.cursor(&origin.stream, &origin.group).await.map_err(refused)?.is_none() {
             return Err(Error::Subscribe(format!(
                 "{}: there is no such group; create it, or leave create_group on",
                 subscription.describe()
@@ -131,6 +144,8 @@ impl Source for StreamSource {
             self.store.move_group(&origin.stream, &origin.group, position).await.map_err(refused)?;
             subscription.log(Level::Info, &format!("start_at moved the whole group's cursor to {position}"));
         }
+        let cursor = self.store.cursor(&origin.stream, &origin.group).await.map_err(refused)?;
+        self.group.begins_after(cursor.unwrap_or_default());
         self.group.join(&subscription.held);
         // A second opening finds the same server, so the first plan may stand.
         let _ = self.plan.set(plan);

@@ -1,6 +1,7 @@
 //! The read loop of one subscription: connect, recover, read, take in; and all of it again after a loss.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use super::scan::{self, Step};
@@ -16,6 +17,8 @@ use crate::subscription::Subscription;
 /// How long a read that was told to end may take to say so. Past it the server is taken for gone.
 const UNBLOCK: Duration = Duration::from_secs(1);
 const UNBLOCK_AGAIN: Duration = Duration::from_millis(50);
+/// How often to look whether a loop that stood still turns again.
+const STALLED: Duration = Duration::from_millis(50);
 /// A read error that lasts this long makes the subscription unhealthy; one that passes does not.
 const UNHEALTHY: Duration = Duration::from_millis(250);
 
@@ -63,6 +66,7 @@ async fn connected(
         () = subscription.stop.cancelled() => return Ok(()),
         reader = opening => reader?,
     };
+    source.reader.store(reader.id(), Ordering::Release);
     if again {
         subscription.stats.reconnects.add(1);
         ensure_group(source, subscription).await?;
@@ -71,7 +75,7 @@ async fn connected(
     }
     let own_may_wait = again || source.settings.fixed_consumer;
     if source.settings.mode == super::Mode::New && own_may_wait {
-        scan::own(source, subscription).await?;
+        scan::own(source, subscription, again).await?;
     }
     subscription.post_state(State::Reading);
     let mut turn = Turn::default();
@@ -93,7 +97,7 @@ async fn connected(
 /// Make the group again if it is gone, where nothing unsettled is skipped.
 async fn ensure_group(source: &StreamSource, subscription: &Subscription) -> Result<()> {
     let origin = &subscription.origin;
-    if source.store.has_group(&origin.stream, &origin.group).await? {
+    if source.store.cursor(&origin.stream, &origin.group).await?.is_some() {
         return Ok(());
     }
     if !source.settings.recreate_group {
@@ -137,11 +141,16 @@ impl Turn {
         };
         let count = source.settings.count;
         let room = subscription.credits.room() >= 2 * count;
-        let ahead = self.backlog && want.count == count && room && !scan::is_due(source);
+        let ahead = self.backlog && want.count == count && room && !scan::is_due(source) && !source.is_stalled();
         self.ahead = ahead.then_some(want);
         let asked_ms = subscription.clock.now_ms();
         let raw = answer(source, subscription, reader, want, ahead).await?;
         subscription.stats.reads.add(1);
+        if source.is_stalled() {
+            let entries: Vec<_> = raw.slots.iter().map(|slot| (slot.id, slot.earlier)).collect();
+            source.store.release(&subscription.origin, &entries).await?;
+            return Ok(());
+        }
         let full = raw.slots.len() == want.count;
         let claimed = raw.slots.iter().filter(|slot| slot.earlier > 0).count();
         self.only_new = full && want.claim.is_some() && claimed == want.count;
@@ -155,6 +164,12 @@ impl Turn {
     async fn next(&self, source: &StreamSource, subscription: &Arc<Subscription>) -> Result<Option<Want>> {
         let settings = &source.settings;
         let plan = source.plan();
+        while source.is_stalled() {
+            tokio::select! {
+                () = subscription.stop.cancelled() => return Ok(None),
+                () = subscription.clock.sleep(STALLED) => {}
+            }
+        }
         tokio::select! {
             biased;
             () = subscription.stop.cancelled() => return Ok(None),

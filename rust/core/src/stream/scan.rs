@@ -6,6 +6,7 @@ use tokio::time::Instant;
 
 use super::StreamSource;
 use super::admit::admit;
+use crate::batch::Token;
 use crate::entry::EntryId;
 use crate::error::Result;
 use crate::event::Level;
@@ -14,6 +15,9 @@ use crate::subscription::Subscription;
 
 /// A finished scan rests at least this many times as long as it took, so that scanning never becomes the load.
 const REST: u32 = 50;
+
+/// Beside CLAIM a scan has only entries without a body to find, and rests so many times `min_idle`.
+const CLEAN_UP: u32 = 5;
 
 /// What a look at the scan came to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -31,7 +35,11 @@ pub(super) fn is_due(source: &StreamSource) -> bool {
 
 /// Take one step if one is due and no other subscription of this group is at it.
 pub(super) async fn step(source: &StreamSource, subscription: &Subscription, min_idle: Duration) -> Result<Step> {
-    let pause = (min_idle / 10).clamp(Duration::from_millis(10), Duration::from_secs(1));
+    let pause = if source.plan().claim {
+        (min_idle * CLEAN_UP).clamp(Duration::from_secs(1), Duration::from_secs(300))
+    } else {
+        (min_idle / 10).clamp(Duration::from_millis(10), Duration::from_secs(1))
+    };
     let Ok(mut scan) = source.group.scan.try_lock() else {
         return Ok(Step::Rest(pause));
     };
@@ -45,7 +53,7 @@ pub(super) async fn step(source: &StreamSource, subscription: &Subscription, min
     }
     let which = Pending::Idle(min_idle);
     let read_ms = subscription.clock.now_ms();
-    let scanned = source.store.scan(&subscription.origin, which, scan.cursor, count, source.settings.by_key).await?;
+    let scanned = source.store.scan(&subscription.origin, &which, scan.cursor, count, source.settings.by_key).await?;
     note_deleted(subscription, &scanned.deleted);
     admit(source, subscription, scanned.raw, read_ms).await?;
     if let Some(cursor) = scanned.cursor {
@@ -58,9 +66,17 @@ pub(super) async fn step(source: &StreamSource, subscription: &Subscription, min
     Ok(Step::Rest(rest))
 }
 
-/// Take back entries that are pending under this consumer's own name and not held here: those of an earlier life
-/// under a fixed name, and those whose reply was lost with its connection.
-pub(super) async fn own(source: &StreamSource, subscription: &Subscription) -> Result<()> {
+/// Take back entries that are pending under this consumer's own name and not held here. At a start under a fixed name
+/// they are those of an earlier life, and count as delivered once more. After a loss of the connection they are those
+/// whose reply was lost with it, which is no delivery, and those that a handler left.
+pub(super) async fn own(source: &StreamSource, subscription: &Subscription, again: bool) -> Result<()> {
+    if again {
+        own_pass(source, subscription, true).await?;
+    }
+    own_pass(source, subscription, false).await
+}
+
+async fn own_pass(source: &StreamSource, subscription: &Subscription, uncounted: bool) -> Result<()> {
     let mut cursor = Some(EntryId::ZERO);
     while let Some(from) = cursor {
         let wanted = source.settings.count.div_ceil(2);
@@ -70,8 +86,12 @@ pub(super) async fn own(source: &StreamSource, subscription: &Subscription) -> R
         }
         let count = source.settings.count.min(subscription.credits.room()).max(1);
         let read_ms = subscription.clock.now_ms();
-        let scanned =
-            source.store.scan(&subscription.origin, Pending::Own, from, count, source.settings.by_key).await?;
+        let mut held: Vec<_> = subscription.held.tokens().iter().map(Token::id).collect();
+        if uncounted {
+            held.extend(source.group.all_left());
+        }
+        let which = Pending::Own { held, uncounted };
+        let scanned = source.store.scan(&subscription.origin, &which, from, count, source.settings.by_key).await?;
         note_deleted(subscription, &scanned.deleted);
         admit(source, subscription, scanned.raw, read_ms).await?;
         cursor = scanned.cursor;

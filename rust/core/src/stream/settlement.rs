@@ -13,8 +13,9 @@ use crate::subscription::Subscription;
 
 /// Ids per command: a script on so many takes the server about a millisecond.
 pub(super) const CHUNK: usize = 500;
-/// For how long after a read a plain ack is safe where nobody has said when entries are recovered.
-const UNKNOWN_MIN_IDLE: Duration = Duration::from_secs(10);
+/// What `min_idle` is taken for where nobody here has said when entries are recovered. A recoverer that is quicker than
+/// this would take entries from under every consumer; a busy one acks within milliseconds and is not slowed by it.
+const UNKNOWN_MIN_IDLE: Duration = Duration::from_millis(200);
 /// The wait before the second retry in a row; it doubles up to the maximum, so that a retry never spins.
 const FIRST_DELAY: Duration = Duration::from_millis(100);
 const MAX_DELAY: Duration = Duration::from_secs(10);
