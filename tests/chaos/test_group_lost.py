@@ -11,7 +11,7 @@ from chaos.ledger import pending
 from chaos.service import GROUP
 from eventually import eventually
 
-WINDOW = 3.0
+WINDOW = 2.0
 
 
 def make_flows(name, server, witness, start_worker, **config):

@@ -7,7 +7,7 @@ import pytest
 from chaos.flow import MODES, Flow, all_settled, feed_and_settle
 from eventually import eventually
 
-WINDOW = 2.0
+WINDOW = 1.5
 
 
 def make_flows(name, server, witness, start_worker, url=None, min_idle=0.2, **config):

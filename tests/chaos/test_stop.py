@@ -19,7 +19,11 @@ EVERYWHERE = {
     "new+reclaim-8.10": ("redis-8.10", ("new", "reclaim")),
     "new+reclaim-7.0": ("redis-7.0", ("new", "reclaim")),
 }
-SIGNALS = (signal.SIGTERM, signal.SIGINT)
+TERM, INT = signal.SIGTERM, signal.SIGINT
+# Both signals go the same way: SIGINT is tried once with each kind of give-back.
+SIGNALLED = [pytest.param(place, TERM, id=f"{place}-TERM") for place in EVERYWHERE] + [
+    pytest.param(place, INT, id=f"{place}-INT") for place in ("claiming-8.10", "new+reclaim-7.0")
+]
 LONG = {"min_idle": 3600, "count": 100}
 
 
@@ -38,7 +42,7 @@ def counted(line: str) -> dict[str, int]:
     return found
 
 
-@pytest.mark.parametrize("number", SIGNALS, ids=lambda number: number.name)
+@pytest.mark.parametrize(("place", "number"), SIGNALLED, indirect=["place"])
 def test_stopped_under_load_acked_and_pending_and_unread_are_all(number, place, start_worker, note):
     """Nothing is lost or handled twice by a stop: what was acked has its effect, the rest goes to the next instance."""
     server, witness, modes = place
@@ -134,7 +138,7 @@ def test_an_instance_that_runs_already_takes_over_what_is_given_back(place, star
     assert took < (2.5 if scans else 0.5), "a scan looks once a second, a blocked CLAIM is woken"
 
 
-@pytest.mark.parametrize("number", SIGNALS, ids=lambda number: number.name)
+@pytest.mark.parametrize(("place", "number"), SIGNALLED, indirect=["place"])
 def test_stopped_while_idle_it_ends_at_once(number, place, start_worker, note):
     """A read that is blocked for a minute is woken by the stop."""
     server, witness, modes = place
@@ -157,8 +161,9 @@ def test_a_new_subscription_without_a_recoverer_works_its_queue_off(make_server,
     """Nobody would take up what it gives back, so it gives nothing back: all that was read is handled, then exit 0."""
     server = make_server("redis-8.10")
     witness = make_witness(server)
-    worker = start_worker(server, "new", options={"count": 50}, takes=0.005, hold=["started:1"]).started()
+    witness.xgroup_create(STREAM, GROUP, id="0", mkstream=True)
     ids = add_ids(witness, *range(1, 301))
+    worker = start_worker(server, "new", options={"count": 50}, takes=0.005, hold=["started:1"]).started()
     worker.at("started:1")
     read = eventually(lambda: len(pending(witness)) == 200 and pending(witness))
     worker.signal(signal.SIGTERM)

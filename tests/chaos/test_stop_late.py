@@ -11,7 +11,6 @@ from eventually import eventually
 
 PLACES = {
     "claiming-8.10": ("redis-8.10", ("claiming",)),
-    "recovering-8.10": ("redis-8.10", ("recovering",)),
     "recovering-7.0": ("redis-7.0", ("recovering",)),
     "new+reclaim-8.10": ("redis-8.10", ("new", "reclaim")),
 }
@@ -110,7 +109,7 @@ def test_stopped_while_the_server_is_away(name, modes, away, make_server, make_w
     """An ack that cannot be sent does not hang the stop: exit 1 within the drain timeout, the id listed."""
     server = make_server(name)
     witness = make_witness(server)
-    drain_timeout = 2.0
+    drain_timeout = 1.5
     worker = start_worker(
         server, *modes, options=SHORT, drain_timeout=drain_timeout, hold=["effect:1"], subscriber={"workers": 2}
     ).started()

@@ -17,6 +17,7 @@ pub mod header;
 pub mod held;
 pub mod inbox;
 pub mod lanes;
+pub mod model;
 pub mod partition;
 pub mod publish;
 pub mod redis;

@@ -125,7 +125,7 @@ fn a_deleted_body_is_nil_in_three_ways_and_its_neighbours_are_whole() {
         let slots = slots(&reply);
         assert_eq!(slots.iter().map(|slot| slot.deleted).collect::<Vec<_>>(), [true, false, true]);
         assert_eq!(slots[1].payload.of(reply.as_bytes()), b"b");
-        assert!(!slots[2].payload.is_some() && pairs(reply.as_bytes(), &slots[2]).is_empty());
+        assert!(!slots[2].payload.is_some() && slots[2].fields.of(reply.as_bytes()).is_empty());
     }
 }
 
@@ -275,11 +275,8 @@ fn a_walk_ends_where_the_next_reply_begins() {
 
 #[test]
 fn more_entries_than_are_reserved_for_are_all_there() {
-    let mut reply = format!("*1\r\n*2\r\n$1\r\ns\r\n*{}\r\n", 3 * MAX_RESERVE);
-    for number in 0..3 * MAX_RESERVE {
-        let id = format!("{number}-1");
-        reply += &format!("*2\r\n${}\r\n{id}\r\n*0\r\n", id.len());
-    }
+    let entries = (0..3 * MAX_RESERVE).map(|number| format!("*2\r\n$7\r\n{number:05}-1\r\n*0\r\n"));
+    let reply = format!("%1\r\n$1\r\ns\r\n*{}\r\n{}", entries.len(), entries.collect::<String>());
     let mut slots = Vec::new();
     assert_eq!(Walker::new(false).walk(reply.as_bytes(), &mut slots), Ok(Progress::Done(reply.len())));
     assert!(slots.iter().enumerate().all(|(at, slot)| slot.id == EntryId::new(at as u64, 1)));

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use super::StreamSource;
 use crate::batch::Token;
+use crate::entry::EntryId;
 use crate::error::Result;
 use crate::event::Level;
 use crate::settle::{Outcome, Work};
@@ -30,9 +31,8 @@ pub(super) async fn carry_out(source: &StreamSource, subscription: &Subscription
         };
         orders.push(order(source, subscription, token, action));
     }
-    let ids: Vec<_> = plain.iter().map(Token::id).collect();
-    subscription.stats.settles.add(ids.len().div_ceil(1000) + orders.len());
-    let verdicts = source.store.settle(&subscription.origin, &ids, &orders, &source.settings.delay_key).await?;
+    subscription.stats.settles.add(plain.len().div_ceil(1000) + orders.len());
+    let verdicts = source.store.settle(&subscription.origin, &plain, &orders, &source.settings.delay_key).await?;
     let work = std::mem::take(work);
     count(subscription, &work, &orders, &verdicts);
     note_taken(subscription, &orders, &verdicts);
@@ -53,7 +53,7 @@ pub(super) async fn carry_out(source: &StreamSource, subscription: &Subscription
 }
 
 /// Acks that may go unchecked, and orders for the rest: late ones, resent ones, copies, those that changed hands.
-fn split(source: &StreamSource, subscription: &Subscription, work: &Work) -> (Vec<Token>, Vec<Order>) {
+fn split(source: &StreamSource, subscription: &Subscription, work: &Work) -> (Vec<EntryId>, Vec<Order>) {
     let now = subscription.clock.now_ms();
     let safe = source.min_idle().unwrap_or(UNKNOWN_MIN_IDLE) / 2;
     let safe_ms = u64::try_from(safe.as_millis()).unwrap_or(u64::MAX);
@@ -62,7 +62,7 @@ fn split(source: &StreamSource, subscription: &Subscription, work: &Work) -> (Ve
     for token in &work.acks {
         let young = now.saturating_sub(token.batch().refreshed_ms()) < safe_ms;
         if young && !work.resend && source.group.adopted(token.id()).is_none() {
-            plain.push(token.clone());
+            plain.push(token.id());
         } else {
             orders.push(order(source, subscription, token, Action::Ack));
         }

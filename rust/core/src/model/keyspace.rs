@@ -1,0 +1,222 @@
+//! The keys of one model, their types, and the time its commands see.
+
+use std::collections::BTreeMap;
+
+use super::entries::Entries;
+use super::group::Group;
+use super::refusal;
+use super::sorted::SortedSet;
+use crate::error::Result;
+
+/// A stream: its entries, and the groups that read it.
+#[derive(Debug, Default)]
+pub(super) struct Stream {
+    pub(super) entries: Entries,
+    pub(super) groups: BTreeMap<String, Group>,
+}
+
+#[derive(Debug)]
+enum Value {
+    Stream(Box<Stream>),
+    Sorted(SortedSet),
+    Text(Vec<u8>),
+}
+
+/// Keys and their values, with one method per command. A method is what one command is on a server: nothing else
+/// happens meanwhile, and it has its whole effect or, where it is refused, none.
+///
+/// Time stands still between two calls of `set_now`. Whoever lets clients block on a keyspace asks `take_ready` after
+/// each command which keys to look at again; `Model` does.
+#[derive(Debug, Default)]
+pub struct Keyspace {
+    now: u64,
+    keys: BTreeMap<String, Value>,
+    ready: Vec<String>,
+}
+
+impl Keyspace {
+    /// The time of day, in milliseconds.
+    pub fn now(&self) -> u64 {
+        self.now
+    }
+
+    /// Set the time of day for the commands that follow. It does not go back.
+    pub fn set_now(&mut self, now: u64) {
+        self.now = self.now.max(now);
+    }
+
+    /// `TIME`: seconds, and microseconds within them.
+    pub fn time(&self) -> (u64, u64) {
+        (self.now / 1000, self.now % 1000 * 1000)
+    }
+
+    /// `TYPE`.
+    pub fn kind(&self, key: &str) -> &'static str {
+        match self.keys.get(key) {
+            None => "none",
+            Some(Value::Stream(_)) => "stream",
+            Some(Value::Sorted(_)) => "zset",
+            Some(Value::Text(_)) => "string",
+        }
+    }
+
+    /// `KEYS *`, in order.
+    pub fn keys(&self) -> impl Iterator<Item = &str> {
+        self.keys.keys().map(String::as_str)
+    }
+
+    /// `DEL`. Returns how many keys were there.
+    pub fn del(&mut self, keys: &[&str]) -> usize {
+        let mut deleted = 0;
+        for key in keys {
+            if let Some(value) = self.keys.remove(*key) {
+                deleted += 1;
+                if matches!(value, Value::Stream(_)) {
+                    self.signal(key);
+                }
+            }
+        }
+        deleted
+    }
+
+    /// `FLUSHALL`.
+    pub fn flush(&mut self) {
+        let keys: Vec<_> = self.keys.keys().cloned().collect();
+        self.del(&keys.iter().map(String::as_str).collect::<Vec<_>>());
+    }
+
+    /// `SET`: whatever the key held is gone.
+    pub fn set(&mut self, key: &str, text: &[u8]) {
+        self.keys.insert(key.to_owned(), Value::Text(text.to_owned()));
+        self.signal(key);
+    }
+
+    /// `GET`.
+    pub fn get(&self, key: &str) -> Result<Option<&[u8]>> {
+        match self.keys.get(key) {
+            None => Ok(None),
+            Some(Value::Text(text)) => Ok(Some(text)),
+            Some(_) => Err(refusal::wrong_type()),
+        }
+    }
+
+    /// Clients that are blocked on this key must be looked at again.
+    pub(super) fn signal(&mut self, key: &str) {
+        if !self.ready.iter().any(|ready| ready == key) {
+            self.ready.push(key.to_owned());
+        }
+    }
+
+    /// The keys that were signalled since this was asked last.
+    pub(super) fn take_ready(&mut self) -> Vec<String> {
+        std::mem::take(&mut self.ready)
+    }
+
+    pub(super) fn is_stream(&self, key: &str) -> bool {
+        matches!(self.keys.get(key), Some(Value::Stream(_)))
+    }
+
+    pub(super) fn stream(&self, key: &str) -> Result<Option<&Stream>> {
+        match self.keys.get(key) {
+            None => Ok(None),
+            Some(Value::Stream(stream)) => Ok(Some(stream)),
+            Some(_) => Err(refusal::wrong_type()),
+        }
+    }
+
+    pub(super) fn stream_mut(&mut self, key: &str) -> Result<Option<&mut Stream>> {
+        match self.keys.get_mut(key) {
+            None => Ok(None),
+            Some(Value::Stream(stream)) => Ok(Some(stream)),
+            Some(_) => Err(refusal::wrong_type()),
+        }
+    }
+
+    /// The stream of this key, made where there is none.
+    pub(super) fn make_stream(&mut self, key: &str) -> Result<&mut Stream> {
+        if !self.keys.contains_key(key) {
+            self.keys.insert(key.to_owned(), Value::Stream(Box::default()));
+        }
+        self.stream_mut(key)?.ok_or_else(refusal::no_key)
+    }
+
+    /// A group of this key, where there is one.
+    pub(super) fn group(&self, key: &str, group: &str) -> Result<Option<(&Entries, &Group)>> {
+        let stream = self.stream(key)?;
+        Ok(stream.and_then(|stream| stream.groups.get(group).map(|group| (&stream.entries, group))))
+    }
+
+    /// The same, to change it.
+    pub(super) fn group_mut(&mut self, key: &str, group: &str) -> Result<Option<(&mut Entries, &mut Group)>> {
+        let Some(stream) = self.stream_mut(key)? else {
+            return Ok(None);
+        };
+        let Stream { entries, groups } = stream;
+        Ok(groups.get_mut(group).map(|group| (entries, group)))
+    }
+
+    pub(super) fn sorted(&self, key: &str) -> Result<Option<&SortedSet>> {
+        match self.keys.get(key) {
+            None => Ok(None),
+            Some(Value::Sorted(sorted)) => Ok(Some(sorted)),
+            Some(_) => Err(refusal::wrong_type()),
+        }
+    }
+
+    /// Change the sorted set of this key, made where there is none. An empty one is no key.
+    pub(super) fn change_sorted<T>(&mut self, key: &str, change: impl FnOnce(&mut SortedSet) -> T) -> Result<T> {
+        let value = self.keys.entry(key.to_owned()).or_insert_with(|| Value::Sorted(SortedSet::default()));
+        let Value::Sorted(sorted) = value else {
+            return Err(refusal::wrong_type());
+        };
+        let changed = change(sorted);
+        if sorted.len() == 0 {
+            self.keys.remove(key);
+        }
+        Ok(changed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_key_has_one_type_until_it_is_deleted() {
+        let mut keyspace = Keyspace::default();
+        keyspace.set("k", b"v");
+        assert_eq!((keyspace.kind("k"), keyspace.get("k")), ("string", Ok(Some(&b"v"[..]))));
+        assert_eq!(keyspace.make_stream("k").err(), Some(refusal::wrong_type()));
+        assert_eq!(keyspace.change_sorted("k", |_| ()), Err(refusal::wrong_type()));
+        assert_eq!((keyspace.del(&["k", "k", "other"]), keyspace.kind("k")), (1, "none"));
+        assert!(keyspace.make_stream("k").is_ok() && keyspace.is_stream("k"));
+        assert_eq!(keyspace.get("k"), Err(refusal::wrong_type()));
+        keyspace.flush();
+        assert_eq!(keyspace.keys().count(), 0);
+    }
+
+    #[test]
+    fn an_empty_sorted_set_is_no_key() {
+        let mut keyspace = Keyspace::default();
+        assert_eq!(keyspace.change_sorted("z", |sorted| sorted.len()), Ok(0));
+        assert_eq!(keyspace.kind("z"), "none");
+    }
+
+    #[test]
+    fn only_streams_that_go_are_signalled() {
+        let mut keyspace = Keyspace::default();
+        assert!(keyspace.make_stream("s").is_ok());
+        keyspace.change_sorted("z", |sorted| sorted.add(1.0, b"m")).unwrap_or_default();
+        keyspace.del(&["s", "z"]);
+        assert_eq!(keyspace.take_ready(), ["s"]);
+        assert!(keyspace.take_ready().is_empty());
+    }
+
+    #[test]
+    fn time_does_not_go_back() {
+        let mut keyspace = Keyspace::default();
+        keyspace.set_now(1_234);
+        keyspace.set_now(99);
+        assert_eq!((keyspace.now(), keyspace.time()), (1_234, (1, 234_000)));
+    }
+}

@@ -1,0 +1,225 @@
+//! The steps that a server needs scripts for, done as one command each. They do what the scripts do, call by call, so
+//! that both refuse the same and leave the same behind.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::argument::{AddId, Range};
+use super::body::Body;
+use super::claim::{Claim, Delivered};
+use super::delayed;
+use super::keyspace::Keyspace;
+use super::pending::PendingEntry;
+use super::settle::HandBack;
+use crate::batch::{Origin, Token};
+use crate::entry::EntryId;
+use crate::error::{Error, Result};
+use crate::header;
+use crate::store::{Action, Order, Pending, Promoted, Verdict};
+
+/// Entries a scan looks at for each one it may take, as `XAUTOCLAIM` does.
+const LOOK: usize = 10;
+/// Field strings of the largest entry that is copied for a retry: a server's script can take no more.
+const MAX_COPY: usize = 7000;
+
+/// An entry that a scan took over.
+#[derive(Debug)]
+pub(super) struct Taken {
+    pub(super) body: Arc<Body>,
+    pub(super) idle: i64,
+    pub(super) earlier: i64,
+}
+
+/// One step of a scan.
+#[derive(Debug, Default)]
+pub(super) struct Step {
+    pub(super) taken: Vec<Taken>,
+    pub(super) cursor: Option<EntryId>,
+    pub(super) deleted: Vec<EntryId>,
+}
+
+/// A missing group means that nothing is pending any more: there is nothing left to settle.
+fn refused(error: Error) -> Verdict {
+    match error {
+        Error::NoGroup(_) => Verdict::Gone,
+        error => Verdict::Refused(error),
+    }
+}
+
+/// The fields of a copy: those of the original, with the retry headers written anew.
+fn copy_fields(token: &Token, group: &str) -> Vec<(Vec<u8>, Vec<u8>)> {
+    let kept = token.fields().filter(|(name, _)| !header::is_rewritten(name));
+    let mut fields: Vec<_> = kept.map(|(name, value)| (name.to_vec(), value.to_vec())).collect();
+    fields.push((header::RETRY_COUNT.to_vec(), token.delivery_count().to_string().into_bytes()));
+    fields.push((header::RETRY_GROUP.to_vec(), group.as_bytes().to_vec()));
+    fields
+}
+
+#[expect(clippy::cast_precision_loss, reason = "scores are floating point numbers on the server too")]
+fn score(now: u64, delay: Duration) -> f64 {
+    now as f64 + u64::try_from(delay.as_millis()).unwrap_or(u64::MAX) as f64
+}
+
+#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a negative wait is no wait")]
+fn until(score: f64, now: u64) -> Duration {
+    Duration::from_millis((score - self::score(now, Duration::ZERO)).floor().max(0.0) as u64)
+}
+
+impl Keyspace {
+    /// Whether the entry stands as the order says.
+    fn check(&self, owner: &Origin, id: EntryId, count: u32) -> Result<Verdict> {
+        Ok(match self.pending_entry(&owner.stream, &owner.group, id)? {
+            None => Verdict::Gone,
+            Some(entry) if entry.consumer == owner.consumer && entry.count == i64::from(count) => Verdict::Done,
+            Some(_) => Verdict::Taken,
+        })
+    }
+
+    /// Acknowledge what stands as its order says. All orders are of one owner.
+    pub(super) fn checked_acks(&mut self, owner: &Origin, orders: &[&Order]) -> Vec<Verdict> {
+        let checked: Result<Vec<_>> =
+            orders.iter().map(|order| self.check(owner, order.token.id(), order.count)).collect();
+        let verdicts = match checked {
+            Ok(verdicts) => verdicts,
+            Err(error) => return vec![refused(error); orders.len()],
+        };
+        let mine = orders.iter().zip(&verdicts).filter(|(_, verdict)| **verdict == Verdict::Done);
+        let mine: Vec<_> = mine.map(|(order, _)| order.token.id()).collect();
+        match self.xack(&owner.stream, &owner.group, &mine) {
+            Ok(_) => verdicts,
+            Err(error) => vec![refused(error); orders.len()],
+        }
+    }
+
+    /// Copy an entry to the stream's end, now or later, and acknowledge it.
+    pub(super) fn retry(&mut self, order: &Order, delay_key: &str) -> Verdict {
+        self.try_retry(order, delay_key).unwrap_or_else(refused)
+    }
+
+    fn try_retry(&mut self, order: &Order, delay_key: &str) -> Result<Verdict> {
+        let (owner, id) = (&order.owner, order.token.id());
+        let fields = copy_fields(&order.token, &owner.group);
+        if fields.len() * 2 > MAX_COPY {
+            let fields = fields.len();
+            let text = format!("an entry of {fields} fields is too large to be copied for a retry");
+            return Ok(Verdict::Refused(Error::Server(text)));
+        }
+        let verdict = self.check(owner, id, order.count)?;
+        if verdict != Verdict::Done {
+            return Ok(verdict);
+        }
+        if let Action::Delay(delay) = order.action {
+            let id = id.to_string();
+            let mut parts: Vec<&[u8]> = vec![id.as_bytes(), owner.group.as_bytes()];
+            parts.extend(fields.iter().flat_map(|(name, value)| [name.as_slice(), value.as_slice()]));
+            let due = score(self.now(), delay);
+            self.zadd(delay_key, due, &delayed::pack(parts.into_iter()))?;
+        } else {
+            self.xadd(&owner.stream, AddId::Auto, &fields, None)?;
+        }
+        self.xack(&owner.stream, &owner.group, &[id])?;
+        if order.token.copy_of().is_some() {
+            // A copy was made for this group alone: nobody else needs it.
+            self.xdel(&owner.stream, &[id])?;
+        }
+        Ok(Verdict::Done)
+    }
+
+    /// Whether the entry is this consumer's.
+    fn is_owned(&self, origin: &Origin, id: EntryId) -> Result<bool> {
+        let entry = self.pending_entry(&origin.stream, &origin.group, id)?;
+        Ok(entry.is_some_and(|entry| entry.consumer == origin.consumer))
+    }
+
+    /// Make entries young again without counting a delivery. Returns those that are not this consumer's.
+    pub(super) fn renew(&mut self, origin: &Origin, ids: &[EntryId]) -> Result<Vec<EntryId>> {
+        let (mut mine, mut lost) = (Vec::new(), Vec::new());
+        for id in ids {
+            if self.is_owned(origin, *id)? { mine.push(*id) } else { lost.push(*id) }
+        }
+        if !mine.is_empty() {
+            let claim = Claim { just_id: true, ..Claim::default() };
+            self.xclaim(&origin.stream, &origin.group, &origin.consumer, &claim, &mine)?;
+        }
+        Ok(lost)
+    }
+
+    /// Give entries back, claimable at once and at the count they had. Returns how many were this consumer's.
+    pub(super) fn release(&mut self, origin: &Origin, xnack: bool, entries: &[(EntryId, u32)]) -> Result<usize> {
+        let Origin { stream, group, consumer, .. } = origin;
+        let mut mine = Vec::new();
+        for (id, earlier) in entries {
+            if !self.is_owned(origin, *id)? {
+                continue;
+            }
+            mine.push(*id);
+            if !xnack {
+                let count = Some(i64::from(*earlier));
+                let claim = Claim { delivered: Delivered::At(0), count, just_id: true, ..Claim::default() };
+                self.xclaim(stream, group, consumer, &claim, &[*id])?;
+            }
+        }
+        if xnack && !mine.is_empty() {
+            self.xnack(stream, group, HandBack::Silent, &mine, false)?;
+        }
+        Ok(mine.len())
+    }
+
+    /// Take over pending entries behind `cursor`, `count` at most.
+    pub(super) fn scan(&mut self, origin: &Origin, which: &Pending, cursor: EntryId, count: usize) -> Result<Step> {
+        let Origin { stream, group, consumer, .. } = origin;
+        let (min_idle, held, uncounted) = match which {
+            Pending::Idle(min_idle) => (i64::try_from(min_idle.as_millis()).unwrap_or(i64::MAX), None, false),
+            Pending::Own { held, uncounted } => (0, Some(held), *uncounted),
+        };
+        let look = if min_idle == 0 { count } else { count.saturating_mul(LOOK) };
+        let named = held.map(|_| consumer.as_str());
+        let seen = self.xpending_range(stream, group, 0, Range::after(cursor)?, look, named)?;
+        let wanted = |entry: &PendingEntry| match held {
+            Some(held) => !held.contains(&entry.id),
+            None => entry.idle >= min_idle || entry.idle < 0,
+        };
+        let mut step = Step { cursor: Some(cursor), ..Step::default() };
+        let mut full = false;
+        for entry in &seen {
+            if wanted(entry) {
+                full = step.taken.len() == count;
+                if full {
+                    break;
+                }
+                let claim = Claim { count: uncounted.then_some(entry.count), ..Claim::default() };
+                let earlier = entry.count - i64::from(uncounted);
+                match self.xclaim(stream, group, consumer, &claim, &[entry.id])?.pop() {
+                    Some(body) => step.taken.push(Taken { body, idle: entry.idle, earlier }),
+                    None => step.deleted.push(entry.id),
+                }
+            }
+            step.cursor = Some(entry.id);
+        }
+        if !full && seen.len() < look {
+            step.cursor = None;
+        }
+        Ok(step)
+    }
+
+    /// Move delayed entries that are due to their stream's end, `limit` at most.
+    pub(super) fn promote(&mut self, stream: &str, delay_key: &str, limit: usize) -> Result<Promoted> {
+        let now = self.now();
+        let due = self.zrange_by_score(delay_key, score(now, Duration::ZERO), limit)?;
+        let mut strange = 0;
+        for member in &due {
+            let parts = delayed::unpack(member).filter(|parts| parts.len() >= 4 && parts.len() % 2 == 0);
+            let Some(parts) = parts else {
+                // Not ours, so not ours to remove; but it must not stand before everything for ever.
+                self.zadd(delay_key, f64::INFINITY, member)?;
+                strange += 1;
+                continue;
+            };
+            let fields: Vec<_> = parts[2..].chunks_exact(2).map(|pair| (pair[0], pair[1])).collect();
+            self.xadd(stream, AddId::Auto, &fields, None)?;
+            self.zrem(delay_key, member)?;
+        }
+        let first = self.zrange(delay_key, 0, 0)?.pop().filter(|(_, score)| score.is_finite());
+        Ok(Promoted { moved: due.len() - strange, next: first.map(|(_, score)| until(score, now)), strange })
+    }
+}

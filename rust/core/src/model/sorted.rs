@@ -1,0 +1,144 @@
+//! Sorted sets, as far as delayed entries need them.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::keyspace::Keyspace;
+use super::refusal;
+use crate::error::Result;
+
+/// A score with a total order; what is not a number is refused before it comes here.
+#[derive(Debug, Clone, Copy)]
+struct Score(f64);
+
+impl PartialEq for Score {
+    fn eq(&self, other: &Self) -> bool {
+        self.cmp(other).is_eq()
+    }
+}
+
+impl Eq for Score {}
+
+impl PartialOrd for Score {
+    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for Score {
+    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
+        // Zero and minus zero are one score.
+        (self.0 + 0.0).total_cmp(&(other.0 + 0.0))
+    }
+}
+
+/// Members by score, then by their bytes.
+#[derive(Debug, Default)]
+pub(super) struct SortedSet {
+    scores: BTreeMap<Vec<u8>, Score>,
+    order: BTreeSet<(Score, Vec<u8>)>,
+}
+
+impl SortedSet {
+    pub(super) fn len(&self) -> usize {
+        self.scores.len()
+    }
+
+    /// Add a member or change its score. True: it is new.
+    pub(super) fn add(&mut self, score: f64, member: &[u8]) -> bool {
+        let score = Score(score);
+        let before = self.scores.insert(member.to_owned(), score);
+        if let Some(before) = before {
+            self.order.remove(&(before, member.to_owned()));
+        }
+        self.order.insert((score, member.to_owned()));
+        before.is_none()
+    }
+
+    fn remove(&mut self, member: &[u8]) -> bool {
+        let Some(score) = self.scores.remove(member) else {
+            return false;
+        };
+        self.order.remove(&(score, member.to_owned()))
+    }
+
+    fn iter(&self) -> impl Iterator<Item = (&[u8], f64)> {
+        self.order.iter().map(|(score, member)| (member.as_slice(), score.0))
+    }
+}
+
+impl Keyspace {
+    /// `ZADD` of one member. True: it is new.
+    pub fn zadd(&mut self, key: &str, score: f64, member: &[u8]) -> Result<bool> {
+        self.sorted(key)?;
+        if score.is_nan() {
+            return Err(refusal::server("ERR value is not a valid float"));
+        }
+        self.change_sorted(key, |sorted| sorted.add(score, member))
+    }
+
+    /// `ZREM` of one member. True: it was there.
+    pub fn zrem(&mut self, key: &str, member: &[u8]) -> Result<bool> {
+        self.change_sorted(key, |sorted| sorted.remove(member))
+    }
+
+    /// `ZCARD`.
+    pub fn zcard(&self, key: &str) -> Result<usize> {
+        Ok(self.sorted(key)?.map_or(0, SortedSet::len))
+    }
+
+    /// `ZRANGEBYSCORE key -inf maximum LIMIT 0 limit`.
+    pub fn zrange_by_score(&self, key: &str, maximum: f64, limit: usize) -> Result<Vec<Vec<u8>>> {
+        let members = self.sorted(key)?.into_iter().flat_map(SortedSet::iter);
+        let due = members.take_while(|(_, score)| *score <= maximum).take(limit);
+        Ok(due.map(|(member, _)| member.to_owned()).collect())
+    }
+
+    /// `ZRANGE key first last WITHSCORES`; a negative index counts from the end.
+    pub fn zrange(&self, key: &str, first: i64, last: i64) -> Result<Vec<(Vec<u8>, f64)>> {
+        let Some(sorted) = self.sorted(key)? else {
+            return Ok(Vec::new());
+        };
+        let length = i64::try_from(sorted.len()).unwrap_or(i64::MAX);
+        let from_start = |index: i64| if index < 0 { index + length } else { index };
+        let (first, last) = (from_start(first).max(0), from_start(last));
+        let skip = usize::try_from(first).unwrap_or(usize::MAX);
+        let take = usize::try_from(last.saturating_sub(first).saturating_add(1)).unwrap_or(0);
+        Ok(sorted.iter().skip(skip).take(take).map(|(member, score)| (member.to_owned(), score)).collect())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn members(keyspace: &Keyspace, first: i64, last: i64) -> Vec<String> {
+        let members = keyspace.zrange("z", first, last).unwrap_or_default();
+        members.into_iter().map(|(member, _)| String::from_utf8_lossy(&member).into_owned()).collect()
+    }
+
+    #[test]
+    fn members_stand_by_score_and_then_by_bytes() {
+        let mut keyspace = Keyspace::default();
+        for (score, member) in [(2.0, "b"), (2.0, "a"), (1.0, "z"), (-0.0, "n"), (0.0, "m")] {
+            assert_eq!(keyspace.zadd("z", score, member.as_bytes()), Ok(true));
+        }
+        assert_eq!(members(&keyspace, 0, -1), ["m", "n", "z", "a", "b"]);
+        assert_eq!(keyspace.zadd("z", 3.0, b"a"), Ok(false));
+        assert_eq!((members(&keyspace, -2, 9), members(&keyspace, 3, 1)), (vec!["b".into(), "a".into()], vec![]));
+        let due = keyspace.zrange_by_score("z", 1.0, 2).unwrap_or_default();
+        assert_eq!(due, [b"m".to_vec(), b"n".to_vec()]);
+        assert_eq!((keyspace.zrem("z", b"m"), keyspace.zrem("z", b"m")), (Ok(true), Ok(false)));
+        assert_eq!((keyspace.zcard("z"), keyspace.zcard("none")), (Ok(4), Ok(0)));
+    }
+
+    #[test]
+    fn a_key_of_another_type_is_refused() {
+        let mut keyspace = Keyspace::default();
+        keyspace.set("z", b"");
+        let wrong = refusal::wrong_type();
+        assert_eq!(keyspace.zadd("z", 1.0, b"m"), Err(wrong.clone()));
+        assert_eq!(keyspace.zcard("z"), Err(wrong.clone()));
+        assert_eq!(keyspace.zrem("z", b"m"), Err(wrong));
+        assert!(keyspace.zadd("y", f64::NAN, b"m").is_err() && keyspace.kind("y") == "none");
+    }
+}
