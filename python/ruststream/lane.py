@@ -114,7 +114,7 @@ class Lane:
         self._subscription.pass_on()
         try:
             value = await rest
-        except BaseException as error:  # noqa: BLE001 - the handler's; those that end the process go on below
+        except BaseException as error:  # noqa: BLE001 - the handler's
             self._failed(ctx, error)
         else:
             if self._cancelled:
@@ -126,8 +126,6 @@ class Lane:
         if self._cancelled and isinstance(error, asyncio.CancelledError):
             return
         self._subscription.raised(ctx, error)
-        if isinstance(error, (KeyboardInterrupt, SystemExit)):
-            raise error
 
     async def _take_back(self) -> None:
         """Take back the cancellation that a handler left behind for its own task: it must not reach the next message."""

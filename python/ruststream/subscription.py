@@ -205,6 +205,9 @@ class Subscription:
         else:
             outcome = leave()
             _log.error("%s: the handler was ended. Outcome: %r", self._where(ctx), outcome, exc_info=error)
+            if isinstance(error, (KeyboardInterrupt, SystemExit)) and not self._failure.done():
+                # It wants the process to end, and so it does: after the others have worked off what they are at.
+                self._failure.set_result(error)
         if not ctx.settled:
             self.settle(ctx, outcome)
 

@@ -32,12 +32,12 @@ impl Credits {
 
     /// How many entries are in flight.
     pub fn used(&self) -> usize {
-        self.used.load(Ordering::Acquire)
+        self.used.load(Ordering::SeqCst)
     }
 
     /// The bytes of the replies that they share.
     pub fn bytes(&self) -> usize {
-        self.bytes.load(Ordering::Acquire)
+        self.bytes.load(Ordering::SeqCst)
     }
 
     /// How many more may be read.
@@ -53,18 +53,19 @@ impl Credits {
 
     /// Give back the room of entries that are settled.
     pub fn give(&self, entries: usize) {
-        self.used.fetch_sub(entries, Ordering::AcqRel);
+        self.used.fetch_sub(entries, Ordering::SeqCst);
         self.notify();
     }
 
     /// Give back a buffer all of whose entries are done.
     pub fn give_bytes(&self, bytes: usize) {
-        self.bytes.fetch_sub(bytes, Ordering::AcqRel);
+        self.bytes.fetch_sub(bytes, Ordering::SeqCst);
         self.notify();
     }
 
     fn notify(&self) {
-        if self.waited_for.load(Ordering::Acquire) {
+        // One order for all: room given here and not seen by `wait` means that its flag is seen here.
+        if self.waited_for.load(Ordering::SeqCst) {
             self.room.notify_one();
         }
     }

@@ -31,7 +31,7 @@ pub enum Known {
 pub fn known(name: &[u8]) -> Option<Known> {
     match (name.len(), name.first()) {
         (8, Some(b'_')) if name == PAYLOAD => Some(Known::Payload),
-        (21, Some(b'h')) if name.eq_ignore_ascii_case(KEY) => Some(Known::Key),
+        (21, Some(b'h')) if name == KEY || name.eq_ignore_ascii_case(KEY) => Some(Known::Key),
         (26, Some(b'h')) if name.eq_ignore_ascii_case(RETRY_COUNT) => Some(Known::RetryCount),
         (26, Some(b'h')) if name.eq_ignore_ascii_case(RETRY_GROUP) => Some(Known::RetryGroup),
         _ => None,

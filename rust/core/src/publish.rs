@@ -48,7 +48,15 @@ pub struct Publisher {
     queue: Mutex<Queue>,
     wake: Notify,
     idle: Notify,
-    busy: Mutex<bool>,
+    state: Mutex<State>,
+}
+
+/// What `run` is at.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum State {
+    NotStarted,
+    Sending,
+    Idle,
 }
 
 impl Publisher {
@@ -60,7 +68,7 @@ impl Publisher {
             queue: Mutex::default(),
             wake: Notify::new(),
             idle: Notify::new(),
-            busy: Mutex::new(false),
+            state: Mutex::new(State::NotStarted),
         }
     }
 
@@ -98,20 +106,24 @@ impl Publisher {
 
     /// Send until cancelled. What is queued then is answered with an error.
     pub async fn run(self: Arc<Self>, closed: CancellationToken) {
+        *self.state.lock() = State::Sending;
         loop {
             let sending = self.take();
             if sending.tickets.is_empty() {
-                *self.busy.lock() = false;
+                *self.state.lock() = State::Idle;
                 self.idle.notify_waiters();
                 tokio::select! {
                     () = closed.cancelled() => break,
                     () = self.wake.notified() => {}
                 }
-                *self.busy.lock() = true;
+                *self.state.lock() = State::Sending;
                 continue;
             }
             let results = tokio::select! {
-                () = closed.cancelled() => vec![Err(Error::ShutDown("the broker")); sending.entries.len()],
+                () = closed.cancelled() => {
+                    let cut = lost(&Error::Lost("the broker was closed".into()));
+                    vec![Err(cut); sending.entries.len()]
+                }
                 results = self.send(&sending.entries) => results,
             };
             self.answer(sending.tickets, results);
@@ -131,7 +143,7 @@ impl Publisher {
         for chunk in entries.chunks(PIPELINE) {
             match self.store.append(chunk).await {
                 Ok(answers) => {
-                    results.extend(answers.into_iter().zip(chunk).map(|(answer, entry)| named(answer, entry)))
+                    results.extend(answers.into_iter().zip(chunk).map(|(answer, entry)| named(answer, entry)));
                 }
                 Err(error) => results.extend(chunk.iter().map(|_| Err(lost(&error)))),
             }
@@ -147,15 +159,17 @@ impl Publisher {
         }
     }
 
-    /// Refuse new entries and return once all that were queued are answered.
+    /// Refuse new entries and return once all that were queued are answered; at once where nothing is being sent yet.
     pub async fn finish(&self) {
         self.queue.lock().closed = true;
         loop {
             let idle = self.idle.notified();
             tokio::pin!(idle);
             idle.as_mut().enable();
-            if self.queue.lock().jobs.is_empty() && !*self.busy.lock() {
-                return;
+            match *self.state.lock() {
+                State::NotStarted => return,
+                State::Idle if self.queue.lock().jobs.is_empty() => return,
+                State::Idle | State::Sending => {}
             }
             idle.await;
         }
@@ -346,13 +360,14 @@ mod tests {
     #[tokio::test]
     async fn what_is_queued_at_the_close_is_answered_too() {
         let (publisher, mut answered, closed) = running().await;
-        assert!(publisher.submit(entries(&["slow"]), false).is_ok());
+        assert!(publisher.submit(entries(&["slow"; PIPELINE]), true).is_ok());
         assert!(publisher.submit(entries(&["s", "s"]), true).is_ok());
         tokio::task::yield_now().await;
         closed.cancel();
-        for count in [1, 2] {
-            let results = answered.recv().await.map(|(_, results, _)| results);
-            assert_eq!(results, Some(vec![Err(Error::ShutDown("the broker")); count]));
-        }
+        assert!(
+            answered.recv().await.is_some_and(|(_, sent, _)| sent.len() == PIPELINE && sent.iter().all(Result::is_err))
+        );
+        let queued = answered.recv().await.map(|(_, results, _)| results);
+        assert_eq!(queued, Some(vec![Err(Error::ShutDown("the broker")); 2]));
     }
 }

@@ -96,6 +96,21 @@ impl Cursor<'_> {
     /// A type byte and its number, `\r\n` included. The cursor moves only when the line is whole.
     #[inline]
     fn line(&mut self) -> Step<(u8, i64)> {
+        // Nearly every length has one digit or two.
+        match *self.bytes.get(self.pos..).unwrap_or_default() {
+            [kind, one @ b'0'..=b'9', b'\r', b'\n', ..] if kind != b'_' => {
+                self.pos += 4;
+                Ok(Some((kind, i64::from(one - b'0'))))
+            }
+            [kind, ten @ b'0'..=b'9', one @ b'0'..=b'9', b'\r', b'\n', ..] if kind != b'_' => {
+                self.pos += 5;
+                Ok(Some((kind, i64::from((ten - b'0') * 10 + one - b'0'))))
+            }
+            _ => self.any_line(),
+        }
+    }
+
+    fn any_line(&mut self) -> Step<(u8, i64)> {
         let rest = self.bytes.get(self.pos..).unwrap_or_default();
         let Some(&kind) = rest.first() else {
             self.short = SHORTEST;
@@ -175,8 +190,33 @@ impl Cursor<'_> {
         Ok(Some(span))
     }
 
+    /// A whole string of below a hundred bytes, as nearly all are. None: anything else, and the cursor has not moved.
+    #[inline]
+    fn short_bulk(&mut self) -> Option<Span> {
+        let (head, length) = match *self.bytes.get(self.pos..)? {
+            [b'$', one @ b'0'..=b'9', b'\r', b'\n', ..] => (4, one - b'0'),
+            [b'$', ten @ b'0'..=b'9', one @ b'0'..=b'9', b'\r', b'\n', ..] => (5, (ten - b'0') * 10 + one - b'0'),
+            _ => return None,
+        };
+        let start = self.pos + head;
+        let end = start + usize::from(length);
+        if end > MAX_REPLY || self.bytes.get(end..end + 2)? != b"\r\n" {
+            return None;
+        }
+        self.pos = end + 2;
+        #[expect(clippy::cast_possible_truncation, reason = "checked against MAX_REPLY above")]
+        Some(Span { start: start as u32, end: end as u32 })
+    }
+
     #[inline]
     fn bulk(&mut self) -> Step<Span> {
+        match self.short_bulk() {
+            Some(span) => Ok(Some(span)),
+            None => self.any_bulk(),
+        }
+    }
+
+    fn any_bulk(&mut self) -> Step<Span> {
         let start = self.pos;
         match self.line()? {
             Some((b'$', length)) => self.body(start, length),

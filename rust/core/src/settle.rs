@@ -57,8 +57,10 @@ const LINGER: Duration = Duration::from_millis(1);
 pub struct Settler {
     queue: Mutex<Work>,
     wake: Notify,
-    /// Outcomes given and not yet answered.
-    unanswered: AtomicUsize,
+    /// Outcomes given since the start, and those of them that were answered. They are answered in the order they were
+    /// given, batch by batch.
+    given: AtomicUsize,
+    answered: AtomicUsize,
     hurry: AtomicBool,
     flushed: Notify,
     gather: usize,
@@ -70,7 +72,8 @@ impl Settler {
         Self {
             queue: Mutex::new(Work::default()),
             wake: Notify::new(),
-            unanswered: AtomicUsize::new(0),
+            given: AtomicUsize::new(0),
+            answered: AtomicUsize::new(0),
             hurry: AtomicBool::new(false),
             flushed: Notify::new(),
             gather: gather.max(1),
@@ -83,7 +86,7 @@ impl Settler {
             return;
         }
         let added = tokens.len();
-        self.unanswered.fetch_add(added, Ordering::AcqRel);
+        self.given.fetch_add(added, Ordering::AcqRel);
         let before = {
             let mut queue = self.queue.lock();
             let before = queue.len();
@@ -95,7 +98,7 @@ impl Settler {
 
     /// Take over any other outcome.
     pub fn other(&self, token: Token, outcome: Outcome) {
-        self.unanswered.fetch_add(1, Ordering::AcqRel);
+        self.given.fetch_add(1, Ordering::AcqRel);
         let before = {
             let mut queue = self.queue.lock();
             let before = queue.len();
@@ -114,25 +117,26 @@ impl Settler {
 
     /// How many outcomes have no answer yet.
     pub fn unanswered(&self) -> usize {
-        self.unanswered.load(Ordering::Acquire)
+        let answered = self.answered.load(Ordering::Acquire);
+        self.given.load(Ordering::Acquire).saturating_sub(answered)
     }
 
     /// Count answers.
     pub fn answered(&self, outcomes: usize) {
-        if self.unanswered.fetch_sub(outcomes, Ordering::AcqRel) == outcomes {
-            self.flushed.notify_waiters();
-        }
+        self.answered.fetch_add(outcomes, Ordering::AcqRel);
+        self.flushed.notify_waiters();
     }
 
     /// Return once every outcome given so far was answered. Does not wait for company any more.
     pub async fn flush(&self) {
+        let given = self.given.load(Ordering::Acquire);
         self.hurry.store(true, Ordering::Release);
         self.wake.notify_one();
         loop {
             let flushed = self.flushed.notified();
             tokio::pin!(flushed);
             flushed.as_mut().enable();
-            if self.unanswered() == 0 {
+            if self.answered.load(Ordering::Acquire) >= given {
                 break;
             }
             flushed.await;

@@ -185,7 +185,7 @@ pub trait StreamStore: Send + Sync + std::fmt::Debug + 'static {
         orders: &[Order],
         delay_key: &str,
     ) -> Result<Vec<Verdict>>;
-    /// Make entries young again without counting a delivery. Returns those that are not this consumer's any more.
+    /// Make entries young again without counting a delivery. Returns those that are another consumer's by now.
     async fn renew(&self, origin: &Arc<Origin>, ids: &[EntryId]) -> Result<Vec<EntryId>>;
     /// Give entries back: claimable at once, at the delivery count they had before. Returns how many were ours.
     async fn release(&self, origin: &Arc<Origin>, entries: &[(EntryId, u32)]) -> Result<usize>;

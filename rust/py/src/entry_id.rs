@@ -4,6 +4,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
+use pyo3::types::{PyBytes, PyString};
 use ruststream_core::entry;
 
 /// A stream entry's id.
@@ -22,12 +23,17 @@ impl EntryId {
     /// Read `ms-seq` or a bare `ms`. Raises `ValueError` for anything else.
     #[staticmethod]
     fn parse(text: &Bound<'_, PyAny>) -> PyResult<Self> {
-        let bytes: Vec<u8> = match text.extract::<String>() {
-            Ok(text) => text.into_bytes(),
-            Err(_) => text.extract()?,
+        let parsed = match text.cast::<PyBytes>() {
+            Ok(bytes) => entry::EntryId::parse(bytes.as_bytes()),
+            // Text that is no UTF-8 is no id either.
+            Err(_) => text.cast::<PyString>()?.to_cow().ok().and_then(|text| entry::EntryId::parse(text.as_bytes())),
         };
-        entry::EntryId::parse(&bytes).map(Self).ok_or_else(|| {
-            let shown = String::from_utf8_lossy(&bytes[..bytes.len().min(80)]).into_owned();
+        parsed.map(Self).ok_or_else(|| {
+            let shown = match text.cast::<PyBytes>() {
+                Ok(bytes) => String::from_utf8_lossy(bytes.as_bytes()).into_owned(),
+                Err(_) => text.to_string(),
+            };
+            let shown: String = shown.chars().take(80).collect();
             PyValueError::new_err(format!("{shown:?} is not an entry id; write <milliseconds>-<sequence>"))
         })
     }

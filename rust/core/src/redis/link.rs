@@ -1,20 +1,32 @@
 //! One multiplexed connection for everything but reads, made again when it is lost.
 
+use std::time::Duration;
+
 use ::redis::aio::MultiplexedConnection;
 use ::redis::{AsyncConnectionConfig, Client, Cmd, Pipeline, Value};
+
 use tokio::sync::Mutex;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
 
 use super::{ANSWER, Address, CONNECT, scripts};
+use crate::backoff::Backoff;
 use crate::error::{Error, Result};
 
 /// Commands that may wait for their reply at once; enough that a publisher's pipelines never queue behind it.
 const PIPELINED: usize = 256;
 
+/// The pause after a first attempt that failed, and the longest: a server that comes back is noticed within it.
+const DIAL_AGAIN: Duration = Duration::from_millis(50);
+const DIAL_AT_LEAST: Duration = Duration::from_millis(400);
+
 #[derive(Debug, Default)]
 struct Slot {
     connection: Option<Connection>,
     made: u64,
-    closed: bool,
+    /// No attempt before then, after one that failed: many ask for this connection, one of them dials.
+    not_before: Option<Instant>,
+    backoff: Option<Backoff>,
 }
 
 #[derive(Clone)]
@@ -33,24 +45,40 @@ pub(super) struct Link {
     /// Whether scripts are run on it.
     scripted: bool,
     slot: Mutex<Slot>,
+    closed: CancellationToken,
 }
 
 impl Link {
     pub(super) fn new(address: Address, scripted: bool) -> Self {
-        Self { address, scripted, slot: Mutex::default() }
+        Self { address, scripted, slot: Mutex::default(), closed: CancellationToken::new() }
     }
 
     /// The connection, its number, and whether it was made just now.
     async fn get(&self) -> Result<(MultiplexedConnection, u64, bool)> {
-        let mut slot = self.slot.lock().await;
-        if slot.closed {
-            return Err(Error::ShutDown("the connection"));
+        tokio::select! {
+            biased;
+            () = self.closed.cancelled() => Err(Error::ShutDown("the connection")),
+            connection = self.get_open() => connection,
         }
+    }
+
+    async fn get_open(&self) -> Result<(MultiplexedConnection, u64, bool)> {
+        let mut slot = self.slot.lock().await;
         if let Some(Connection(connection)) = &slot.connection {
             return Ok((connection.clone(), slot.made, false));
         }
-        let connection = self.dial().await?;
+        if let Some(moment) = slot.not_before {
+            tokio::time::sleep_until(moment).await;
+        }
+        let dialled = self.dial().await;
+        if dialled.is_err() {
+            let backoff = slot.backoff.get_or_insert_with(|| Backoff::new(DIAL_AGAIN, DIAL_AT_LEAST));
+            slot.not_before = Some(Instant::now() + backoff.wait());
+        }
+        let connection = dialled?;
         slot.made += 1;
+        slot.not_before = None;
+        slot.backoff = None;
         slot.connection = Some(Connection(connection.clone()));
         Ok((connection, slot.made, true))
     }
@@ -130,8 +158,7 @@ impl Link {
     }
 
     pub(super) async fn close(&self) {
-        let mut slot = self.slot.lock().await;
-        slot.closed = true;
-        slot.connection = None;
+        self.closed.cancel();
+        self.slot.lock().await.connection = None;
     }
 }

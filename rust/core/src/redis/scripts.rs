@@ -25,7 +25,7 @@ script!(
     RETRY, "lua/retry.lua"
 );
 script!(
-    /// KEYS stream; ARGV group, consumer, ids. Returns the ids that are not the consumer's.
+    /// KEYS stream; ARGV group, consumer, ids. Returns the ids that are another consumer's.
     RENEW, "lua/renew.lua"
 );
 script!(

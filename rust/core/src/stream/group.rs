@@ -1,7 +1,7 @@
 //! One consumer group as this process knows it, over all its subscriptions.
 
 use std::collections::{BTreeSet, HashMap};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -39,6 +39,8 @@ pub struct Group {
     marks: Mutex<Marks>,
     adopted: Mutex<HashMap<EntryId, (Arc<Origin>, u32)>>,
     any_adopted: AtomicBool,
+    /// Subscriptions whose loop does not turn.
+    stalled: AtomicUsize,
     /// Held by whichever subscription scans.
     pub(super) scan: tokio::sync::Mutex<Scan>,
     /// Rung when an entry was delayed here.
@@ -53,6 +55,7 @@ impl Default for Group {
             marks: Mutex::default(),
             adopted: Mutex::default(),
             any_adopted: AtomicBool::new(false),
+            stalled: AtomicUsize::new(0),
             scan: tokio::sync::Mutex::new(Scan { cursor: EntryId::ZERO, due: Instant::now() }),
             delayed: Notify::new(),
         }
@@ -74,6 +77,19 @@ impl Group {
         let mut members = self.members.lock();
         members.retain(|member| member.strong_count() > 0);
         members.push(Arc::downgrade(held));
+    }
+
+    /// A subscription's loop stopped turning, or turns again.
+    pub(super) fn count_stalled(&self, stalled: bool) {
+        if stalled {
+            self.stalled.fetch_add(1, Ordering::AcqRel);
+        } else {
+            self.stalled.fetch_sub(1, Ordering::AcqRel);
+        }
+    }
+
+    pub(super) fn is_stalled(&self) -> bool {
+        self.stalled.load(Ordering::Acquire) > 0
     }
 
     /// The entry with this id, if any subscription of this process holds it.

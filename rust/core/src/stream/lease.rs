@@ -21,6 +21,7 @@ const STALLED: u32 = 20;
 /// Renew until the subscription is closed.
 pub(super) async fn run(source: &StreamSource, subscription: &Arc<Subscription>) {
     let quiet = Quiet::default();
+    let mut backoff = source.settings.reconnect.clone();
     loop {
         let min_idle = source.min_idle();
         let tick = min_idle.map_or(NO_RECOVERER, |min_idle| (min_idle / PART).max(Duration::from_millis(1)));
@@ -36,11 +37,17 @@ pub(super) async fn run(source: &StreamSource, subscription: &Arc<Subscription>)
             give_up(source, subscription, min_idle).await;
             continue;
         }
-        if let Err(error) = renew(source, subscription, tick_ms).await
-            && let Some(unsaid) = quiet.allow()
-        {
+        let Err(error) = renew(source, subscription, tick_ms).await else {
+            backoff.reset();
+            continue;
+        };
+        if let Some(unsaid) = quiet.allow() {
             let text = format!("renewing entries failed, trying again: {error} ({unsaid} more like this)");
             subscription.log(Level::Warning, &text);
+        }
+        tokio::select! {
+            () = subscription.closed.cancelled() => return,
+            () = subscription.clock.sleep(backoff.wait()) => {}
         }
     }
 }
@@ -83,14 +90,16 @@ async fn renew_chunk(
     chunk: &[Token],
 ) -> Result<()> {
     let ids: Vec<_> = chunk.iter().map(Token::id).collect();
-    let lost = source.store.renew(owner, &ids).await?;
-    // One that was settled meanwhile is off the list by our own ack.
-    let lost: Vec<_> = chunk
+    let taken = source.store.renew(owner, &ids).await?;
+    let (settled, lost): (Vec<_>, Vec<_>) = chunk
         .iter()
-        .filter(|token| lost.contains(&token.id()))
-        .filter(|token| matches!(token.mark(), Mark::Queued | Mark::Running))
+        .filter(|token| taken.contains(&token.id()))
         .cloned()
-        .collect();
+        .partition(|token| !matches!(token.mark(), Mark::Queued | Mark::Running));
+    for token in &settled {
+        // Its outcome is on its way; the renewal of its neighbours must not make it look young enough to go unchecked.
+        token.lose();
+    }
     if !lost.is_empty() {
         subscription.lose(&lost);
         let text = format!("{} entries were taken over by another consumer while they were held here", lost.len());
@@ -105,7 +114,9 @@ fn is_stalled(source: &StreamSource, subscription: &Subscription, min_idle: Dura
     let aged = |batch: &Arc<Batch>| now.saturating_sub(batch.refreshed_ms()) >= tick_ms;
     let held = subscription.held.batches().iter().any(aged);
     let stalled = held && subscription.events.stalled() >= allowed(source, min_idle);
-    source.stalled.store(stalled, Ordering::Release);
+    if source.stalled.swap(stalled, Ordering::AcqRel) != stalled {
+        source.group.count_stalled(stalled);
+    }
     stalled
 }
 

@@ -10,7 +10,7 @@ mod scan;
 mod settings;
 mod settlement;
 
-use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -47,7 +47,7 @@ pub struct StreamSource {
     store: Arc<dyn StreamStore>,
     group: Arc<Group>,
     plan: OnceLock<Plan>,
-    /// The event loop does not turn: nothing more is to be taken in.
+    /// The event loop does not turn, and what this subscription held was given up.
     stalled: AtomicBool,
     /// What the store knows this subscription's reading connection by.
     reader: AtomicI64,
@@ -76,8 +76,9 @@ impl StreamSource {
         self.settings.min_idle.or_else(|| self.group.min_idle())
     }
 
+    /// Whether nothing more is to be taken in: a loop of this group's subscriptions does not turn.
     fn is_stalled(&self) -> bool {
-        self.stalled.load(Ordering::Acquire)
+        self.group.is_stalled()
     }
 
     fn plan(&self) -> Plan {

@@ -15,7 +15,9 @@ use crate::store::{EntryReader, Want};
 use crate::subscription::Subscription;
 
 /// How long a read that was told to end may take to say so. Past it the server is taken for gone.
-const UNBLOCK: Duration = Duration::from_secs(1);
+const UNBLOCK: Duration = Duration::from_millis(500);
+/// How long a stop waits for what was asked of the server before it.
+const LAST_ANSWER: Duration = Duration::from_millis(700);
 const UNBLOCK_AGAIN: Duration = Duration::from_millis(50);
 /// How often to look whether a loop that stood still turns again.
 const STALLED: Duration = Duration::from_millis(50);
@@ -28,7 +30,17 @@ pub(super) async fn run(source: &StreamSource, subscription: &Arc<Subscription>)
     let quiet = Quiet::default();
     let mut again = false;
     loop {
-        let Err(error) = connected(source, subscription, again, &mut backoff).await else {
+        let reading = connected(source, subscription, again, &mut backoff);
+        let patience = async {
+            subscription.stop.cancelled().await;
+            subscription.clock.sleep(LAST_ANSWER).await;
+        };
+        let result = tokio::select! {
+            result = reading => result,
+            // A server that does not answer must not hold up the stop, whatever was being asked of it.
+            () = patience => Ok(()),
+        };
+        let Err(error) = result else {
             return Ok(());
         };
         if matches!(error, Error::NoGroup(_)) && !source.settings.recreate_group {

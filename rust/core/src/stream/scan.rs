@@ -16,6 +16,8 @@ use crate::subscription::Subscription;
 /// A finished scan rests at least this many times as long as it took, so that scanning never becomes the load.
 const REST: u32 = 50;
 
+const LONGEST: Duration = Duration::from_secs(10);
+
 /// Beside CLAIM a scan has only entries without a body to find, and rests so many times `min_idle`.
 const CLEAN_UP: u32 = 5;
 
@@ -61,7 +63,9 @@ pub(super) async fn step(source: &StreamSource, subscription: &Subscription, min
         return Ok(Step::Again);
     }
     scan.cursor = EntryId::ZERO;
-    let rest = pause.max(now.elapsed() * REST);
+    // A server that stood still makes one scan look slow: that must not stop recovery for minutes.
+    let longest = pause.max((min_idle / 2).min(LONGEST));
+    let rest = (now.elapsed() * REST).clamp(pause, longest);
     scan.due = Instant::now() + rest;
     Ok(Step::Rest(rest))
 }

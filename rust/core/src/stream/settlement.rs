@@ -61,7 +61,8 @@ fn split(source: &StreamSource, subscription: &Subscription, work: &Work) -> (Ve
     let mut plain = Vec::with_capacity(work.acks.len());
     for token in &work.acks {
         let young = now.saturating_sub(token.batch().refreshed_ms()) < safe_ms;
-        if young && !work.resend && source.group.adopted(token.id()).is_none() {
+        let ours = !token.is_lost() && source.group.adopted(token.id()).is_none();
+        if young && ours && !work.resend {
             plain.push(token.id());
         } else {
             orders.push(order(source, subscription, token, Action::Ack));
@@ -88,42 +89,57 @@ fn retry_action(token: &Token, delay: Option<Duration>) -> Action {
 
 fn count(subscription: &Subscription, work: &Work, orders: &[Order], verdicts: &[Verdict]) {
     let stats = &subscription.stats;
-    let failed = verdicts.iter().filter(|verdict| !matches!(verdict, Verdict::Done | Verdict::Gone)).count();
     let retried = work.others.iter().filter(|(_, outcome)| matches!(outcome, Outcome::Retry(_))).count();
-    let dropped = work.others.len() - retried;
     stats.retried.add(retried);
-    stats.dropped.add(dropped);
-    let failed_acks = orders
+    stats.dropped.add(work.others.len() - retried);
+    let failed = orders
         .iter()
         .zip(verdicts)
         .filter(|(order, verdict)| order.action == Action::Ack && !matches!(verdict, Verdict::Done | Verdict::Gone))
         .count();
-    debug_assert!(failed_acks <= failed, "acks are a part of the orders");
-    stats.acked.add(work.acks.len().saturating_sub(failed_acks));
+    stats.acked.add(work.acks.len().saturating_sub(failed));
 }
 
-/// Say what could not be carried out: the entry stays pending and comes back by recovery.
+/// Say what could not be carried out, in one line however many: these entries stay pending and come back by recovery.
 fn note_taken(subscription: &Subscription, orders: &[Order], verdicts: &[Verdict]) {
     let mut taken = Vec::new();
+    let mut refused = Vec::new();
+    let mut cause = None;
     for (order, verdict) in orders.iter().zip(verdicts) {
         match verdict {
             Verdict::Done | Verdict::Gone => {}
             Verdict::Taken => taken.push(order.token.clone()),
             Verdict::Refused(error) => {
-                let id = order.token.id();
-                let text = format!("the server refused to settle entry {id}, it stays pending: {error}");
-                subscription.log(Level::Error, &text);
+                refused.push(order.token.clone());
+                cause.get_or_insert(error);
             }
         }
     }
+    if let Some(error) = cause {
+        let text = format!(
+            "the server refused to settle {} entries, they stay pending: {error} ({})",
+            refused.len(),
+            some_ids(&refused)
+        );
+        subscription.log(Level::Error, &text);
+    }
     if !taken.is_empty() {
         subscription.lose(&taken);
-        let ids: Vec<_> = taken.iter().take(10).map(|token| token.id().to_string()).collect();
         let text = format!(
             "{} entries were settled too late: another consumer owns them by now, nothing was removed ({})",
             taken.len(),
-            ids.join(", ")
+            some_ids(&taken)
         );
         subscription.log(Level::Warning, &text);
     }
+}
+
+/// The first ids of many, for a log line.
+fn some_ids(tokens: &[Token]) -> String {
+    const SHOWN: usize = 10;
+    let mut ids: Vec<_> = tokens.iter().take(SHOWN).map(|token| token.id().to_string()).collect();
+    if tokens.len() > SHOWN {
+        ids.push("...".into());
+    }
+    ids.join(", ")
 }

@@ -1,10 +1,13 @@
-local mine, lost = {}, {}
+local mine, taken = {}, {}
 for at = 3, #ARGV do
   local entry = redis.call('XPENDING', KEYS[1], ARGV[1], ARGV[at], ARGV[at], 1)[1]
-  if entry and entry[2] == ARGV[2] then
-    mine[#mine + 1] = ARGV[at]
-  else
-    lost[#lost + 1] = ARGV[at]
+  -- One that is on no list any more is nobody's: it was acked, or its group is being made again.
+  if entry then
+    if entry[2] == ARGV[2] then
+      mine[#mine + 1] = ARGV[at]
+    else
+      taken[#taken + 1] = ARGV[at]
+    end
   end
 end
 if #mine > 0 then
@@ -14,4 +17,4 @@ if #mine > 0 then
   command[#command + 1] = 'JUSTID'
   redis.call(unpack(command))
 end
-return lost
+return taken
