@@ -124,7 +124,7 @@ def test_refused_acks_are_said_and_cost_no_lane(make_server, make_witness, start
         flow.feed(*many)
     for flow in flows:
         eventually(lambda flow=flow: flow.posted().keys() >= set(many), timeout=10)
-        flow.worker.logged("stays pending")
+        flow.worker.logged("stay pending")
         eventually(lambda flow=flow: flow.worker.health()["subscriptions"][0]["counts"]["unsettled"] == 0)
         assert flow.worker.health()["subscriptions"][0]["counts"]["acked"] == 2
     rights("+xack")

@@ -137,7 +137,7 @@ async def test_a_delay_outlives_the_app_that_asked_for_it(any_server, make_broke
 
     @first.subscriber(new())
     async def delay(ctx: Context):
-        return retry(after=1.2)
+        return retry(after=0.6)
 
     @second.subscriber(new())
     async def handle(ctx: Context):
@@ -152,7 +152,7 @@ async def test_a_delay_outlives_the_app_that_asked_for_it(any_server, make_broke
 
     [(entry, count)] = seen
     late = added_at(entry) - due / 1000
-    figure("delay of 1.2 s across a death", f"{late * 1000:.0f} ms late on {any_server.name}")
+    figure("delay of 600 ms across a death", f"{late * 1000:.0f} ms late on {any_server.name}")
     assert 0 <= late <= 0.1
     assert count == 2
 

@@ -95,7 +95,7 @@ async def test_new_entries_are_renewed_for_the_apps_recoverer(any_server, broker
     """A `new` subscription takes its min_idle from the reclaim of its group: no entry of ours is reclaimed by us."""
     calls, reclaimed = [], []
 
-    @broker.subscriber(RedisStream("s", group="g", start_id="0"))
+    @broker.subscriber(RedisStream("s", group="g", start_id="0"), workers=2)
     async def handle(body: bytes):
         calls.append(body)
         await asyncio.sleep(4 * MIN_IDLE)

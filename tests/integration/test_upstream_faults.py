@@ -134,7 +134,7 @@ async def test_a_hot_key_stalls_only_itself(any_server, broker, stream, figure):
     async def handle(job: Job):
         began[job.account, job.number] = time.monotonic()
         if job.account == hot:
-            await asyncio.sleep(0.25)
+            await asyncio.sleep(0.15)
 
     async with RustStream("test", broker):
         await broker.publish_many([Job(hot, number) for number in range(4)], "s", key=lambda job: job.account)
@@ -162,7 +162,7 @@ async def test_a_late_ack_leaves_the_owners_entry(any_server, broker, make_broke
     @broker.subscriber(RedisStream("s", group="g", start_id="0", **options))
     async def slow(body: bytes):
         if options:
-            await asyncio.sleep(0.9)
+            await asyncio.sleep(0.7)
         else:
             await taken.wait()
         ended.append(body)

@@ -51,6 +51,11 @@ impl Entries {
         self.bodies.len()
     }
 
+    /// How many nodes they are packed in.
+    pub(super) fn nodes(&self) -> usize {
+        self.nodes.len()
+    }
+
     pub(super) fn get(&self, id: EntryId) -> Option<&Arc<Body>> {
         self.bodies.get(&id)
     }

@@ -181,9 +181,10 @@ impl Group {
         }
     }
 
-    /// Note that an entry was delivered at this time, to this consumer; none: hand it back. A new one has no count yet.
+    /// Note that an entry was delivered at this time, to this consumer; none, at time zero: hand it back. A new one has
+    /// no count yet.
     pub(super) fn put(&mut self, id: EntryId, owner: Option<usize>, delivered: u64) -> Option<&mut Nack> {
-        let age = self.age(owner.is_some(), if owner.is_some() { delivered } else { 0 });
+        let age = self.age(owner.is_some(), delivered);
         let before = self.pending.insert(id, Nack { age, owner, count: 0 });
         self.by_age.insert(age, id);
         if before.is_none_or(|before| before.owner != owner) {
@@ -229,8 +230,8 @@ mod tests {
             group.put(id(entry), Some(number), delivered);
         }
         assert_eq!(ages(&group), [(2, 40), (1, 50), (3, 50), (4, 60)]);
-        group.put(id(4), None, 99);
-        group.put(id(1), None, 99);
+        group.put(id(4), None, 0);
+        group.put(id(1), None, 0);
         group.put(id(2), Some(number), 0);
         assert_eq!(ages(&group), [(4, 0), (1, 0), (2, 0), (3, 50)]);
         assert_eq!((group.handed_back(), group.consumer(number).map(|consumer| consumer.pending)), (2, Some(2)));

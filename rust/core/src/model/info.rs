@@ -10,11 +10,13 @@ use super::refusal;
 use crate::entry::EntryId;
 use crate::error::Result;
 
-/// `XINFO STREAM`, without what tells of the server's memory.
+/// `XINFO STREAM`, without what the model does not do.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StreamInfo {
     /// Entries.
     pub length: usize,
+    /// Nodes that they are packed in: what an approximate trim removes is one at least.
+    pub radix_tree_keys: usize,
     /// The id last given out.
     pub last_generated_id: EntryId,
     /// The greatest id that was deleted by name.
@@ -72,6 +74,7 @@ impl Keyspace {
         let first = all.next().cloned();
         Ok(StreamInfo {
             length: entries.len(),
+            radix_tree_keys: entries.nodes(),
             last_generated_id: entries.last,
             max_deleted_entry_id: entries.max_deleted,
             entries_added: entries.added,

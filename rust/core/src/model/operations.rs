@@ -70,7 +70,10 @@ impl Keyspace {
     fn check(&self, owner: &Origin, id: EntryId, count: u32) -> Result<Verdict> {
         Ok(match self.pending_entry(&owner.stream, &owner.group, id)? {
             None => Verdict::Gone,
-            Some(entry) if entry.consumer == owner.consumer && entry.count == i64::from(count) => Verdict::Done,
+            // Counts are cut at 32 bits: FATAL of `XNACK` sets the greatest there is.
+            Some(entry) if entry.consumer == owner.consumer && entry.count.min(u32::MAX.into()) == i64::from(count) => {
+                Verdict::Done
+            }
             Some(_) => Verdict::Taken,
         })
     }
@@ -125,23 +128,27 @@ impl Keyspace {
         Ok(Verdict::Done)
     }
 
-    /// Whether the entry is this consumer's.
-    fn is_owned(&self, origin: &Origin, id: EntryId) -> Result<bool> {
+    /// Whether the entry is this consumer's; none: it is not pending.
+    fn is_owned(&self, origin: &Origin, id: EntryId) -> Result<Option<bool>> {
         let entry = self.pending_entry(&origin.stream, &origin.group, id)?;
-        Ok(entry.is_some_and(|entry| entry.consumer == origin.consumer))
+        Ok(entry.map(|entry| entry.consumer == origin.consumer))
     }
 
-    /// Make entries young again without counting a delivery. Returns those that are not this consumer's.
+    /// Make entries young again without counting a delivery. Returns those that are another consumer's.
     pub(super) fn renew(&mut self, origin: &Origin, ids: &[EntryId]) -> Result<Vec<EntryId>> {
-        let (mut mine, mut lost) = (Vec::new(), Vec::new());
+        let (mut mine, mut taken) = (Vec::new(), Vec::new());
         for id in ids {
-            if self.is_owned(origin, *id)? { mine.push(*id) } else { lost.push(*id) }
+            match self.is_owned(origin, *id)? {
+                Some(true) => mine.push(*id),
+                Some(false) => taken.push(*id),
+                None => {}
+            }
         }
         if !mine.is_empty() {
             let claim = Claim { just_id: true, ..Claim::default() };
             self.xclaim(&origin.stream, &origin.group, &origin.consumer, &claim, &mine)?;
         }
-        Ok(lost)
+        Ok(taken)
     }
 
     /// Give entries back, claimable at once and at the count they had. Returns how many were this consumer's.
@@ -149,7 +156,7 @@ impl Keyspace {
         let Origin { stream, group, consumer, .. } = origin;
         let mut mine = Vec::new();
         for (id, earlier) in entries {
-            if !self.is_owned(origin, *id)? {
+            if self.is_owned(origin, *id)? != Some(true) {
                 continue;
             }
             mine.push(*id);

@@ -60,6 +60,11 @@ fn sift(source: &StreamSource, subscription: &Subscription, raw: &mut RawBatch) 
             }
             return false;
         }
+        if source.group.settled_over(slot.id) {
+            subscription.stats.duplicates.add(1);
+            unwanted.push(slot.id);
+            return false;
+        }
         if slot.earlier > 0 {
             subscription.stats.claimed.add(1);
         }

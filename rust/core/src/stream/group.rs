@@ -29,6 +29,8 @@ struct Marks {
     /// The highest id that is known to be settled.
     acked: EntryId,
     left: BTreeSet<EntryId>,
+    /// What was held when the group was made again: the new one gives it out once more.
+    held_over: BTreeSet<EntryId>,
 }
 
 /// A group's shared knowledge.
@@ -141,10 +143,18 @@ impl Group {
     /// acknowledged entry, but before any that is held or was left pending here.
     pub(super) fn resume_after(&self) -> EntryId {
         let members: Vec<_> = self.members.lock().iter().filter_map(Weak::upgrade).collect();
-        let held = members.iter().flat_map(|held| held.tokens()).map(|token| token.id()).min();
-        let marks = self.marks.lock();
-        let unsettled = [held, marks.left.first().copied()].into_iter().flatten().min();
-        unsettled.map_or(marks.acked, |id| id.previous().min(marks.acked))
+        let held: BTreeSet<_> = members.iter().flat_map(|held| held.tokens()).map(|token| token.id()).collect();
+        let mut marks = self.marks.lock();
+        let unsettled = [held.first().copied(), marks.left.first().copied()].into_iter().flatten().min();
+        let resume = unsettled.map_or(marks.acked, |id| id.previous().min(marks.acked));
+        marks.held_over = held;
+        resume
+    }
+
+    /// Whether an entry that is read now was settled here while its group was being made again.
+    pub(super) fn settled_over(&self, id: EntryId) -> bool {
+        let mut marks = self.marks.lock();
+        marks.held_over.remove(&id) && !marks.left.contains(&id)
     }
 
     /// An entry held here was delivered once more, to `owner`: from now on that is what its settling must match.

@@ -91,15 +91,9 @@ async fn renew_chunk(
 ) -> Result<()> {
     let ids: Vec<_> = chunk.iter().map(Token::id).collect();
     let taken = source.store.renew(owner, &ids).await?;
-    let (settled, lost): (Vec<_>, Vec<_>) = chunk
-        .iter()
-        .filter(|token| taken.contains(&token.id()))
-        .cloned()
-        .partition(|token| !matches!(token.mark(), Mark::Queued | Mark::Running));
-    for token in &settled {
-        // Its outcome is on its way; the renewal of its neighbours must not make it look young enough to go unchecked.
-        token.lose();
-    }
+    // Those whose outcome is on its way as well: the renewal of their neighbours must not make them look young enough to
+    // be acked unchecked.
+    let lost: Vec<_> = chunk.iter().filter(|token| taken.contains(&token.id())).cloned().collect();
     if !lost.is_empty() {
         subscription.lose(&lost);
         let text = format!("{} entries were taken over by another consumer while they were held here", lost.len());
