@@ -45,9 +45,9 @@ pub struct Want {
 #[async_trait]
 pub trait EntryReader: Send {
     /// The answer to the oldest read that was asked for, or to this one, where none is under way. `ahead`: ask for
-    /// the same once more before the answer is looked at, so that the server need not wait for us.
+    /// this as well before the answer is looked at, so that the server need not wait for us.
     /// Cancelling it loses nothing only if the reader is dropped after.
-    async fn read(&mut self, want: Want, ahead: bool) -> Result<RawBatch>;
+    async fn read(&mut self, want: Want, ahead: Option<Want>) -> Result<RawBatch>;
     /// What `StreamStore::unblock` knows this reader by.
     fn id(&self) -> i64;
 }

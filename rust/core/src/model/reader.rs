@@ -75,7 +75,7 @@ impl ModelReader {
 
 #[async_trait]
 impl EntryReader for ModelReader {
-    async fn read(&mut self, want: Want, ahead: bool) -> Result<RawBatch> {
+    async fn read(&mut self, want: Want, ahead: Option<Want>) -> Result<RawBatch> {
         // A server gives others a turn while it answers; so must this.
         tokio::task::yield_now().await;
         let asked = match self.ahead.take() {
@@ -83,7 +83,7 @@ impl EntryReader for ModelReader {
             None => self.ask(want)?,
         };
         let answer: Answer = asked.answer().await;
-        if ahead {
+        if let Some(want) = ahead {
             self.ahead = Some(self.ask(want)?);
         }
         batch(&answer?, self.hash_keys)

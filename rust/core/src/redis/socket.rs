@@ -163,10 +163,10 @@ impl SocketReader {
         self.command.as_ref().map(|(_, packed)| packed.as_slice()).unwrap_or_default()
     }
 
-    /// Send the read, unless it was sent ahead; and once more where that is wanted.
-    async fn ask_for(&mut self, want: Want, ahead: bool) -> Result<()> {
-        let wanted = if ahead { 2 } else { 1 };
-        while self.asked < wanted {
+    /// Send the read, unless it was sent ahead; and the one after it where that is wanted.
+    async fn ask_for(&mut self, want: Want, ahead: Option<Want>) -> Result<()> {
+        let first = (self.asked == 0).then_some(want);
+        for want in [first, ahead].into_iter().flatten() {
             let packed = self.command(want).to_vec();
             self.stream.write_all(&packed).await?;
             self.asked += 1;
@@ -209,7 +209,7 @@ impl SocketReader {
 
 #[async_trait]
 impl EntryReader for SocketReader {
-    async fn read(&mut self, want: Want, ahead: bool) -> Result<RawBatch> {
+    async fn read(&mut self, want: Want, ahead: Option<Want>) -> Result<RawBatch> {
         self.ask_for(want, ahead).await?;
         // A server may block longer than it was asked to; one that says nothing at all is gone.
         let patience = want.block.unwrap_or(Duration::ZERO) + ANSWER;

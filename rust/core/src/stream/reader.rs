@@ -151,10 +151,8 @@ impl Turn {
                 None => return Ok(()),
             },
         };
-        let count = source.settings.count;
-        let room = subscription.credits.room() >= 2 * count;
-        let ahead = self.backlog && want.count == count && room && !scan::is_due(source) && !source.is_stalled();
-        self.ahead = ahead.then_some(want);
+        let ahead = self.look_ahead(source, subscription, want);
+        self.ahead = ahead;
         let asked_ms = subscription.clock.now_ms();
         let raw = answer(source, subscription, reader, want, ahead).await?;
         subscription.stats.reads.add(1);
@@ -170,6 +168,14 @@ impl Turn {
         // The age of what a blocked read brought counts from its answer, of what was there from before it.
         let read_ms = if full { asked_ms } else { subscription.clock.now_ms() };
         admit::admit(source, subscription, raw, read_ms).await.map(drop)
+    }
+
+    /// The read after this one, where a backlog and the room for both allow it to be asked for at once.
+    fn look_ahead(&self, source: &StreamSource, subscription: &Subscription, want: Want) -> Option<Want> {
+        let count = source.settings.count;
+        let left = subscription.credits.room().saturating_sub(want.count);
+        let worth_it = self.backlog && left >= count.div_ceil(2);
+        (worth_it && !scan::is_due(source) && !source.is_stalled()).then_some(Want { count: count.min(left), ..want })
     }
 
     /// The next read, once there is room for it. None: nothing is to be read now.
@@ -219,7 +225,7 @@ impl Turn {
         reader: &mut dyn EntryReader,
     ) -> Result<()> {
         while let Some(want) = self.ahead.take() {
-            let raw = answer(source, subscription, reader, want, false).await?;
+            let raw = answer(source, subscription, reader, want, None).await?;
             admit::admit(source, subscription, raw, subscription.clock.now_ms()).await?;
         }
         Ok(())
@@ -232,7 +238,7 @@ async fn answer(
     subscription: &Subscription,
     reader: &mut dyn EntryReader,
     want: Want,
-    ahead: bool,
+    ahead: Option<Want>,
 ) -> Result<RawBatch> {
     let id = reader.id();
     let reading = reader.read(want, ahead);
