@@ -19,7 +19,8 @@ class Job(msgspec.Struct):
 
 
 def recovering(**options: object) -> RedisStream:
-    return RedisStream.recovering("s", group="g", min_idle=30, start_id=StreamStart.BEGINNING, **options)
+    options = {"min_idle": 30} | options
+    return RedisStream.recovering("s", group="g", start_id=StreamStart.BEGINNING, **options)
 
 
 def partition(key: str) -> int:
@@ -238,3 +239,28 @@ async def test_a_key_function_that_fails_is_said(broker, stream, caplog):
         await eventually_async(lambda: app.health().subscriptions[0].counts["in_flight"] == 0 and len(seen) >= 2)
 
     assert any("KeyError" in (record.exc_text or "") + record.getMessage() for record in caplog.records)
+
+
+async def test_retrying_and_working_side_by_side_keeps_every_entry(any_server, broker, stream):
+    """All of it together: keys, retries, errors, cut connections; at the end nothing is pending and nothing missing."""
+    seen, done = defaultdict(int), set()
+
+    @broker.subscriber(recovering(min_idle=0.2, count=50), workers=4, by_key=True)
+    async def handle(number: int):
+        seen[number] += 1
+        await asyncio.sleep(0)
+        if number % 7 == 0 and seen[number] == 1:
+            raise LookupError
+        if number % 5 == 0 and seen[number] == 1:
+            return retry()
+        done.add(number)
+        return None
+
+    stream.add_numbered(1, 600, keys=20)
+    async with RustStream("test", broker):
+        for part in (200, 400, 500):
+            await eventually_async(lambda part=part: len(done) >= part, timeout=10)
+            stream.client.client_kill_filter(_type="normal", skipme=True)
+        await eventually_async(lambda: len(done) == 600 and stream.pending_ids() == [], timeout=10)
+
+    assert done == set(range(1, 601))

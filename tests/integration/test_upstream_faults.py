@@ -9,7 +9,7 @@ import statistics
 import subprocess
 import sys
 import time
-from collections import Counter, defaultdict
+from collections import Counter
 
 import msgspec
 import pytest
@@ -341,28 +341,3 @@ async def test_cut_sockets_cost_less_than_the_blink_of_an_eye(any_server, broker
     figure("cut sockets", f"{statistics.median(took) * 1000:.0f} ms, at most {max(took) * 1000:.0f}, {any_server.name}")
     assert statistics.median(took) <= 0.3
     assert len(seen) == 10
-
-
-async def test_retrying_and_working_side_by_side_keeps_every_entry(any_server, broker, stream):
-    """All of it together: keys, retries, errors, cut connections; at the end nothing is pending and nothing missing."""
-    seen, done = defaultdict(int), set()
-
-    @broker.subscriber(recovering(0.2, count=50), workers=4, by_key=True)
-    async def handle(number: int):
-        seen[number] += 1
-        await asyncio.sleep(0)
-        if number % 7 == 0 and seen[number] == 1:
-            raise LookupError
-        if number % 5 == 0 and seen[number] == 1:
-            return retry()
-        done.add(number)
-        return None
-
-    stream.add_numbered(1, 600, keys=20)
-    async with RustStream("test", broker):
-        for part in (200, 400, 500):
-            await eventually_async(lambda part=part: len(done) >= part, timeout=10)
-            stream.client.client_kill_filter(_type="normal", skipme=True)
-        await eventually_async(lambda: len(done) == 600 and stream.pending_ids() == [], timeout=10)
-
-    assert done == set(range(1, 601))

@@ -235,6 +235,12 @@ impl Token {
         slot.earlier.saturating_add(slot.retries).saturating_add(1)
     }
 
+    /// Whether it comes once more: it was delivered before, or is a copy of one that was.
+    pub fn comes_again(&self) -> bool {
+        let slot = self.slot();
+        slot.earlier > 0 || slot.retries > 0
+    }
+
     /// The delivery count that the server keeps for this entry's owner.
     pub fn server_count(&self) -> u32 {
         self.slot().earlier.saturating_add(1)

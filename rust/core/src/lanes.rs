@@ -1,73 +1,112 @@
 //! Which delivery a free lane takes next: one queue per partition, one for entries without a key.
 //!
 //! A partition is in one lane's hands at a time, so its entries run one after another; any free lane takes the
-//! next ready partition, so a slow key holds up nothing but itself.
+//! next ready one, so a slow key holds up nothing but itself. Entries that come once more and fresh ones take turns,
+//! so a crowd that is retried again and again does not stand before what is new.
 
 use std::collections::VecDeque;
 
+use crate::entry::KEYLESS;
 use crate::partition::PARTITIONS;
 
-/// The partition of an entry without a key, see `entry::KEYLESS`.
-use crate::entry::KEYLESS;
+/// What may run now, of fresh entries or of those that come once more.
+#[derive(Debug)]
+struct Ready<T> {
+    keyless: VecDeque<T>,
+    partitions: VecDeque<u16>,
+    keyless_turn: bool,
+}
+
+impl<T> Default for Ready<T> {
+    fn default() -> Self {
+        Self { keyless: VecDeque::new(), partitions: VecDeque::new(), keyless_turn: false }
+    }
+}
+
+enum Next<T> {
+    Keyless(T),
+    Partition(u16),
+}
+
+impl<T> Ready<T> {
+    /// Partitions and keyless entries take turns, so that neither waits for the other to run dry.
+    #[inline]
+    fn take(&mut self) -> Option<Next<T>> {
+        if self.keyless_turn || self.partitions.is_empty() {
+            self.keyless_turn = false;
+            if let Some(item) = self.keyless.pop_front() {
+                return Some(Next::Keyless(item));
+            }
+        } else {
+            self.keyless_turn = true;
+        }
+        self.partitions.pop_front().map(Next::Partition)
+    }
+
+    fn is_empty(&self) -> bool {
+        self.partitions.is_empty() && self.keyless.is_empty()
+    }
+}
 
 /// Queued work of one subscription.
 #[derive(Debug)]
 pub struct Lanes<T> {
-    keyless: VecDeque<T>,
-    partitions: Vec<VecDeque<T>>,
+    /// Each item with whether it comes once more.
+    partitions: Vec<VecDeque<(bool, T)>>,
     taken: Vec<bool>,
-    ready: VecDeque<u16>,
-    keyless_turn: bool,
+    fresh: Ready<T>,
+    again: Ready<T>,
+    again_turn: bool,
     queued: usize,
 }
 
 impl<T> Default for Lanes<T> {
     fn default() -> Self {
         Self {
-            keyless: VecDeque::new(),
             partitions: (0..PARTITIONS).map(|_| VecDeque::new()).collect(),
             taken: vec![false; usize::from(PARTITIONS)],
-            ready: VecDeque::new(),
-            keyless_turn: false,
+            fresh: Ready::default(),
+            again: Ready::default(),
+            again_turn: false,
             queued: 0,
         }
     }
 }
 
 impl<T> Lanes<T> {
-    /// Queue an item behind the others of its partition.
+    fn ready(&mut self, again: bool) -> &mut Ready<T> {
+        if again { &mut self.again } else { &mut self.fresh }
+    }
+
+    /// Queue an item behind the others of its partition. `again`: it was delivered before.
     #[inline]
-    pub fn push(&mut self, partition: u16, item: T) {
+    pub fn push(&mut self, partition: u16, again: bool, item: T) {
         self.queued += 1;
         let Some(queue) = self.partitions.get_mut(usize::from(partition)) else {
-            self.keyless.push_back(item);
+            self.ready(again).keyless.push_back(item);
             return;
         };
-        queue.push_back(item);
-        let taken = &mut self.taken[usize::from(partition)];
-        if !*taken {
-            *taken = true;
-            self.ready.push_back(partition);
+        queue.push_back((again, item));
+        if !std::mem::replace(&mut self.taken[usize::from(partition)], true) {
+            self.ready(again).partitions.push_back(partition);
         }
     }
 
-    /// Take the next item that may run, and its partition into this lane's hands. Partitions and keyless entries
-    /// take turns, so that neither waits for the other to run dry.
+    /// Take the next item that may run, and its partition into this lane's hands.
     #[inline]
     pub fn take(&mut self) -> Option<(u16, T)> {
-        if self.keyless_turn || self.ready.is_empty() {
-            self.keyless_turn = false;
-            if let Some(item) = self.keyless.pop_front() {
-                self.queued -= 1;
-                return Some((KEYLESS, item));
-            }
-        } else {
-            self.keyless_turn = true;
-        }
-        let partition = self.ready.pop_front()?;
-        let item = self.partitions[usize::from(partition)].pop_front()?;
+        let first = self.again_turn;
+        let (again, next) = match self.ready(first).take() {
+            Some(next) => (first, next),
+            None => (!first, self.ready(!first).take()?),
+        };
+        self.again_turn = !again;
+        let taken = match next {
+            Next::Keyless(item) => (KEYLESS, item),
+            Next::Partition(partition) => (partition, self.partitions[usize::from(partition)].pop_front()?.1),
+        };
         self.queued -= 1;
-        Some((partition, item))
+        Some(taken)
     }
 
     /// The item taken from `partition` has ended: the next of that partition may be taken.
@@ -76,16 +115,15 @@ impl<T> Lanes<T> {
         let Some(queue) = self.partitions.get(usize::from(partition)) else {
             return;
         };
-        if queue.is_empty() {
-            self.taken[usize::from(partition)] = false;
-        } else {
-            self.ready.push_back(partition);
+        match queue.front().map(|(again, _)| *again) {
+            None => self.taken[usize::from(partition)] = false,
+            Some(again) => self.ready(again).partitions.push_back(partition),
         }
     }
 
     /// Whether `take` would return something.
     pub fn has_ready(&self) -> bool {
-        !self.ready.is_empty() || !self.keyless.is_empty()
+        !self.fresh.is_empty() || !self.again.is_empty()
     }
 
     /// How many items wait.
@@ -100,12 +138,15 @@ impl<T> Lanes<T> {
 
     /// Take everything that waits, oldest of each partition first. What is in a lane's hands stays there.
     pub fn clear(&mut self) -> Vec<T> {
-        let mut all: Vec<T> = self.keyless.drain(..).collect();
-        for partition in std::mem::take(&mut self.ready) {
-            self.taken[usize::from(partition)] = false;
+        let mut all = Vec::with_capacity(self.queued);
+        for ready in [&mut self.fresh, &mut self.again] {
+            all.extend(ready.keyless.drain(..));
+            for partition in ready.partitions.drain(..) {
+                self.taken[usize::from(partition)] = false;
+            }
         }
         for queue in &mut self.partitions {
-            all.extend(queue.drain(..));
+            all.extend(queue.drain(..).map(|(_, item)| item));
         }
         self.queued = 0;
         all
@@ -120,9 +161,9 @@ mod tests {
     #[test]
     fn a_partition_is_in_one_lane_at_a_time() {
         let mut lanes = Lanes::default();
-        lanes.push(3, "a1");
-        lanes.push(3, "a2");
-        lanes.push(4, "b1");
+        lanes.push(3, false, "a1");
+        lanes.push(3, false, "a2");
+        lanes.push(4, false, "b1");
         assert_eq!(lanes.take(), Some((3, "a1")));
         assert_eq!(lanes.take(), Some((4, "b1")));
         assert_eq!(lanes.take(), None);
@@ -137,8 +178,8 @@ mod tests {
     fn keyless_and_keyed_take_turns() {
         let mut lanes = Lanes::default();
         for item in 0..3 {
-            lanes.push(item, "keyed");
-            lanes.push(KEYLESS, "keyless");
+            lanes.push(item, false, "keyed");
+            lanes.push(KEYLESS, false, "keyless");
         }
         let order: Vec<_> = std::iter::from_fn(|| lanes.take()).map(|(_, item)| item).collect();
         assert_eq!(order, ["keyed", "keyless", "keyed", "keyless", "keyed", "keyless"]);
@@ -147,17 +188,44 @@ mod tests {
     #[test]
     fn clearing_leaves_the_running_partition_usable() {
         let mut lanes = Lanes::default();
-        lanes.push(1, 1);
-        lanes.push(1, 2);
-        lanes.push(2, 3);
+        lanes.push(1, false, 1);
+        lanes.push(1, false, 2);
+        lanes.push(2, false, 3);
         assert_eq!(lanes.take(), Some((1, 1)));
         assert_eq!(lanes.clear(), vec![2, 3]);
-        lanes.push(1, 4);
+        lanes.push(1, false, 4);
         assert_eq!(lanes.take(), None);
         lanes.finish(1);
         assert_eq!(lanes.take(), Some((1, 4)));
-        lanes.push(2, 5);
+        lanes.push(2, false, 5);
         assert_eq!(lanes.take(), Some((2, 5)));
+    }
+
+    #[test]
+    fn a_crowd_that_comes_again_does_not_stand_before_what_is_fresh() {
+        let mut lanes = Lanes::default();
+        for number in 0..100 {
+            lanes.push(KEYLESS, true, "again");
+            lanes.push(number, true, "again");
+        }
+        lanes.push(KEYLESS, false, "fresh");
+        lanes.push(500, false, "fresh");
+        let order: Vec<_> = std::iter::from_fn(|| lanes.take()).map(|(_, item)| item).collect();
+        assert!(order.iter().rposition(|item| *item == "fresh").is_some_and(|last| last < 4), "{order:?}");
+        assert_eq!(order.len(), 202);
+    }
+
+    #[test]
+    fn order_within_a_key_is_kept_across_the_two() {
+        let mut lanes = Lanes::default();
+        for (again, item) in [(true, 1), (false, 2), (true, 3)] {
+            lanes.push(7, again, item);
+        }
+        for item in 1..=3 {
+            assert_eq!(lanes.take(), Some((7, item)));
+            assert_eq!(lanes.take(), None);
+            lanes.finish(7);
+        }
     }
 
     proptest! {
@@ -184,8 +252,8 @@ mod tests {
             };
             for (step, partition) in steps {
                 match step {
-                    0 if partition == 4 => { lanes.push(KEYLESS, 0); pushed += 1; }
-                    0 => { lanes.push(partition, next[usize::from(partition)]); next[usize::from(partition)] += 1; pushed += 1; }
+                    0 if partition == 4 => { lanes.push(KEYLESS, false, 0); pushed += 1; }
+                    0 => { lanes.push(partition, false, next[usize::from(partition)]); next[usize::from(partition)] += 1; pushed += 1; }
                     1 => { check(&mut lanes, &mut held); }
                     _ => if let Some(partition) = held.pop() { lanes.finish(partition); }
                 }

@@ -105,15 +105,20 @@ impl Publisher {
     }
 
     /// Send until cancelled. What is queued then is answered with an error.
-    pub async fn run(self: Arc<Self>, closed: CancellationToken) {
+    pub fn run(self: Arc<Self>, closed: CancellationToken) -> impl Future<Output = ()> + Send {
+        // From this call on, not from the first poll of the task: a `finish` right after it waits.
         *self.state.lock() = State::Sending;
-        loop {
+        self.send_all(closed)
+    }
+
+    async fn send_all(self: Arc<Self>, closed: CancellationToken) {
+        while !closed.is_cancelled() {
             let sending = self.take();
             if sending.tickets.is_empty() {
                 *self.state.lock() = State::Idle;
                 self.idle.notify_waiters();
                 tokio::select! {
-                    () = closed.cancelled() => break,
+                    () = closed.cancelled() => {}
                     () = self.wake.notified() => {}
                 }
                 *self.state.lock() = State::Sending;

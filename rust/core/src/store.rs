@@ -3,6 +3,7 @@
 //! Every operation that must not be torn apart is one method, so that an implementation makes it atomic by its own
 //! means: a script on a server, a lock in a process.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -60,7 +61,7 @@ pub enum Pending {
     /// Those of the reader's own consumer name, however fresh.
     Own {
         /// But for these, which it holds.
-        held: Vec<EntryId>,
+        held: HashSet<EntryId>,
         /// Taking them is no delivery: the one that is counted never arrived.
         uncounted: bool,
     },

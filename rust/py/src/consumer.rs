@@ -358,7 +358,8 @@ impl Consumer {
             let mut lanes = consumer.lanes.lock();
             for token in batch.tokens() {
                 let partition = if consumer.by_key { token.slot().partition } else { KEYLESS };
-                lanes.push(partition, Queued { token, key: Ok(None) });
+                let again = token.comes_again();
+                lanes.push(partition, again, Queued { token, key: Ok(None) });
             }
             return;
         };
@@ -368,7 +369,8 @@ impl Consumer {
                 Ok(Some(key)) => ruststream_core::partition::partition(key.as_bytes(this.py())),
                 Ok(None) | Err(_) => KEYLESS,
             };
-            this.get().lanes.lock().push(partition, Queued { token, key });
+            let again = token.comes_again();
+            this.get().lanes.lock().push(partition, again, Queued { token, key });
         }
     }
 }

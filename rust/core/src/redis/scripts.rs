@@ -33,9 +33,16 @@ script!(
     RELEASE, "lua/release.lua"
 );
 script!(
-    /// KEYS stream; ARGV group, consumer, min idle in ms, cursor, entries to look at, entries to take, which (`idle`,
-    /// `own`, `uncounted`), then the ids that are held and to be left alone. Returns next cursor, entries of four elements as `XREADGROUP CLAIM` gives them, ids of deleted entries.
-    SCAN, "lua/scan.lua"
+    /// KEYS stream; ARGV group, consumer, min idle in ms, cursor, entries to look at, entries to take. Returns next
+    /// cursor, entries of four elements as `XREADGROUP CLAIM` gives them, ids of deleted entries.
+    SCAN,
+    "lua/scan.lua"
+);
+script!(
+    /// KEYS stream; ARGV group, consumer, uncounted (0 or 1), ids. Returns entries and ids as `SCAN` does, of those that
+    /// are pending under the consumer's name.
+    TAKE,
+    "lua/take.lua"
 );
 script!(
     /// KEYS delay key, stream; ARGV limit. Returns how many were moved, the ms until the next (-1: none), and how many
@@ -45,7 +52,7 @@ script!(
 
 /// Make the server know them all.
 pub(super) async fn load(connection: &mut MultiplexedConnection) -> Result<()> {
-    for script in [&ACK, &RETRY, &RENEW, &RELEASE, &SCAN, &PROMOTE] {
+    for script in [&ACK, &RETRY, &RENEW, &RELEASE, &SCAN, &TAKE, &PROMOTE] {
         let loaded: ::redis::RedisResult<String> = script.prepare_invoke().load_async(connection).await;
         loaded.map_err(|error| match Error::from(error) {
             Error::Connect(text) if text.starts_with("NOPERM") => {

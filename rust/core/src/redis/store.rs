@@ -1,6 +1,8 @@
 //! `StreamStore` over RESP.
 
+use std::collections::HashSet;
 use std::sync::Arc;
+use std::time::Duration;
 
 use ::redis::{Cmd, Pipeline, Value, cmd};
 use async_trait::async_trait;
@@ -48,6 +50,67 @@ impl RedisStore {
     /// Run one command of the user's.
     pub async fn command(&self, command: &Cmd) -> Result<Value> {
         self.work.query(command).await
+    }
+}
+
+impl RedisStore {
+    async fn scan_idle(
+        &self,
+        origin: &Origin,
+        min_idle: Duration,
+        cursor: EntryId,
+        count: usize,
+        hash_keys: bool,
+    ) -> Result<Scanned> {
+        let mut command = scripts::call(&scripts::SCAN, &[&origin.stream]);
+        command.arg(&origin.group).arg(&origin.consumer).arg(min_idle.as_millis().to_string());
+        with_id(&mut command, cursor);
+        command.arg(count.saturating_mul(LOOK)).arg(count);
+        let reply = self.work.query(&command).await?;
+        let [next, entries, deleted] = items(&reply) else {
+            return Err(Error::Protocol("a scan was not answered with three elements".into()));
+        };
+        Ok(Scanned {
+            raw: value::entries(entries, hash_keys),
+            cursor: value::id(next),
+            deleted: items(deleted).iter().filter_map(value::id).collect(),
+        })
+    }
+
+    /// What is held is left out here, not on the server: it may be far more than what is to be taken.
+    async fn take_own(
+        &self,
+        origin: &Origin,
+        held: &HashSet<EntryId>,
+        uncounted: bool,
+        cursor: EntryId,
+        count: usize,
+        hash_keys: bool,
+    ) -> Result<Scanned> {
+        let mut pending = cmd("XPENDING");
+        pending.arg(&origin.stream).arg(&origin.group).arg(format!("({cursor}")).arg("+").arg(count);
+        pending.arg(&origin.consumer);
+        let page = self.work.query(&pending).await?;
+        let ids: Vec<_> = items(&page).iter().filter_map(|row| value::id(items(row).first()?)).collect();
+        let next = if ids.len() < count { None } else { ids.last().copied() };
+        let wanted: Vec<_> = ids.into_iter().filter(|id| !held.contains(id)).collect();
+        if wanted.is_empty() {
+            return Ok(Scanned { cursor: next, ..Scanned::default() });
+        }
+        let mut command = scripts::call(&scripts::TAKE, &[&origin.stream]);
+        command.arg(&origin.group).arg(&origin.consumer).arg(u8::from(uncounted));
+        for id in wanted {
+            with_id(&mut command, id);
+        }
+        let reply = self.work.query(&command).await?;
+        let [entries, deleted] = items(&reply) else {
+            return Err(Error::Protocol("taking entries was not answered with two elements".into()));
+        };
+        Ok(Scanned {
+            raw: value::entries(entries, hash_keys),
+            cursor: next,
+            deleted: items(deleted).iter().filter_map(value::id).collect(),
+        })
     }
 }
 
@@ -213,33 +276,10 @@ impl StreamStore for RedisStore {
         count: usize,
         hash_keys: bool,
     ) -> Result<Scanned> {
-        let mut command = scripts::call(&scripts::SCAN, &[&origin.stream]);
-        command.arg(&origin.group).arg(&origin.consumer);
-        let min_idle = if let Pending::Idle(min_idle) = which { min_idle.as_millis() } else { 0 };
-        command.arg(min_idle.to_string());
-        with_id(&mut command, cursor);
-        let look = if min_idle == 0 { count } else { count.saturating_mul(LOOK) };
-        command.arg(look).arg(count);
         match which {
-            Pending::Idle(_) => {
-                command.arg("idle");
-            }
-            Pending::Own { held, uncounted } => {
-                command.arg(if *uncounted { "uncounted" } else { "own" });
-                for id in held {
-                    with_id(&mut command, *id);
-                }
-            }
+            Pending::Idle(min_idle) => self.scan_idle(origin, *min_idle, cursor, count, hash_keys).await,
+            Pending::Own { held, uncounted } => self.take_own(origin, held, *uncounted, cursor, count, hash_keys).await,
         }
-        let reply = self.work.query(&command).await?;
-        let [next, entries, deleted] = items(&reply) else {
-            return Err(Error::Protocol("a scan was not answered with three elements".into()));
-        };
-        Ok(Scanned {
-            raw: value::entries(entries, hash_keys),
-            cursor: value::id(next),
-            deleted: items(deleted).iter().filter_map(value::id).collect(),
-        })
     }
 
     async fn settle(

@@ -1,5 +1,6 @@
 //! Recovering by scanning the pending list, for servers without CLAIM: paced, and one scan per group and process.
 
+use std::collections::HashSet;
 use std::time::Duration;
 
 use tokio::time::Instant;
@@ -81,6 +82,11 @@ pub(super) async fn own(source: &StreamSource, subscription: &Subscription, agai
 }
 
 async fn own_pass(source: &StreamSource, subscription: &Subscription, uncounted: bool) -> Result<()> {
+    let mut held: HashSet<_> = subscription.held.tokens().iter().map(Token::id).collect();
+    if uncounted {
+        held.extend(source.group.all_left());
+    }
+    let which = Pending::Own { held, uncounted };
     let mut cursor = Some(EntryId::ZERO);
     while let Some(from) = cursor {
         let wanted = source.settings.count.div_ceil(2);
@@ -90,11 +96,6 @@ async fn own_pass(source: &StreamSource, subscription: &Subscription, uncounted:
         }
         let count = source.settings.count.min(subscription.credits.room()).max(1);
         let read_ms = subscription.clock.now_ms();
-        let mut held: Vec<_> = subscription.held.tokens().iter().map(Token::id).collect();
-        if uncounted {
-            held.extend(source.group.all_left());
-        }
-        let which = Pending::Own { held, uncounted };
         let scanned = source.store.scan(&subscription.origin, &which, from, count, source.settings.by_key).await?;
         note_deleted(subscription, &scanned.deleted);
         admit(source, subscription, scanned.raw, read_ms).await?;

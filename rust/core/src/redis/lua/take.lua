@@ -1,0 +1,23 @@
+local stream, group, consumer, uncounted = KEYS[1], ARGV[1], ARGV[2], ARGV[3] == '1'
+local entries, deleted = {}, {}
+for at = 4, #ARGV do
+  local id = ARGV[at]
+  local seen = redis.call('XPENDING', stream, group, id, id, 1)[1]
+  if seen and seen[2] == consumer then
+    local claimed, count = nil, seen[4]
+    if uncounted then
+      claimed = redis.call('XCLAIM', stream, group, consumer, 0, id, 'RETRYCOUNT', count)
+      count = count - 1
+    else
+      claimed = redis.call('XCLAIM', stream, group, consumer, 0, id)
+    end
+    if claimed[1] and claimed[1][2] then
+      entries[#entries + 1] = {id, claimed[1][2], seen[3], count}
+    else
+      -- Since 7.0 XCLAIM drops it by itself; before, it has to be acknowledged.
+      redis.call('XACK', stream, group, id)
+      deleted[#deleted + 1] = id
+    end
+  end
+end
+return {entries, deleted}
