@@ -22,6 +22,7 @@ pub mod partition;
 pub mod publish;
 pub mod redis;
 pub mod reply;
+mod resp;
 pub mod settle;
 pub mod source;
 pub mod stats;

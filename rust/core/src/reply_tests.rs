@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::entry::KEYLESS;
+use crate::resp::MAX_LINE;
 
 /// What a walk came to.
 #[derive(Debug, PartialEq)]

@@ -2,6 +2,7 @@
 
 mod link;
 mod probe;
+mod scan;
 mod scripts;
 mod socket;
 mod store;
