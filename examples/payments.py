@@ -19,11 +19,10 @@ from typing import Any, Final
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "scripts"))
 
 from progress import Progress, shown
-from witness import GROUPS, Witness, is_locked_account
-from worker import Worker, started_workers
-
 from ruststream.redis import RedisBroker
 from servers import SPECS, Server, ServerMissingError, get
+from witness import GROUPS, Witness, is_locked_account
+from worker import Worker, started_workers
 
 ACCOUNTS: Final = [f"account-{number}" for number in range(40)]
 LOCKED: Final = 150

@@ -171,7 +171,10 @@ class Engine:
 
 @final
 class RedisClient:
-    """Connections to one Redis or Valkey server. Construction does no I/O."""
+    """Connections to one Redis or Valkey server, or to one within the process (`memory://name`).
+
+    Construction does no I/O.
+    """
 
     def __new__(
         cls,
@@ -213,8 +216,6 @@ class RedisClient:
 
         Its `DONE` event carries a list, with an exception in place of each failure.
         """
-    def command(self, *args: bytes | str | int) -> Awaitable[Any]:
-        """Run one command on the control connection (not for the hot path)."""
     def close(self) -> Awaitable[None]:
         """Answer what is queued, then close every connection."""
 

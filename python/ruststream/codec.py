@@ -248,6 +248,6 @@ def _check_known(payload_type: Any) -> None:
     if unknown is not None:
         within = "" if unknown.cls is payload_type else f", a part of {type_name(payload_type)}"
         raise ConfigError(
-            f"msgspec can't decode into {type_name(unknown.cls)}{within}: take a msgspec.Struct, a dataclass, a TypedDict "
-            f"or a builtin type, or give codec= a Codec that knows it"
+            f"msgspec can't decode into {type_name(unknown.cls)}{within}: take a msgspec.Struct, a dataclass, "
+            f"a TypedDict or a builtin type, or give codec= a Codec that knows it"
         )

@@ -128,7 +128,7 @@ class Lane:
         self._subscription.raised(ctx, error)
 
     async def _take_back(self) -> None:
-        """Take back the cancellation that a handler left behind for its own task: it must not reach the next message."""
+        """Take back the cancellation that a handler left behind for its task: the next message must not get it."""
         try:
             await asyncio.sleep(0)
         except asyncio.CancelledError:

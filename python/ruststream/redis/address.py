@@ -8,8 +8,8 @@ from urllib.parse import SplitResult, parse_qsl, urlsplit
 
 from ruststream.errors import ConfigError
 
-_SCHEMES: Final = ("redis", "unix")
-_ACCEPTED: Final = "redis://host:port/db or unix:///path?db=0"
+_SCHEMES: Final = ("redis", "unix", "memory")
+_ACCEPTED: Final = "redis://host:port/db, unix:///path?db=0, or memory:// for a server within the process"
 _OPTIONS: Final = {"redis": frozenset({"protocol"}), "unix": frozenset({"db", "protocol"})}
 
 
@@ -40,15 +40,7 @@ def read_address(url: object) -> Address:
     if not isinstance(url, str):
         raise ConfigError(f"url must be a string such as redis://localhost:6379/0, not {type(url).__name__}")
     text = url.strip()
-    if any(character.isspace() for character in text):
-        raise ConfigError("the Redis URL must not contain blanks: write %20 in a password")
-    scheme, separator, _ = text.partition("://")
-    if not separator:
-        raise ConfigError(f"the Redis URL has no scheme; accepted are {_ACCEPTED}")
-    if scheme.lower() == "rediss":
-        raise ConfigError(f"this version connects without TLS only: rediss:// is not accepted yet, but {_ACCEPTED}")
-    if scheme.lower() not in _SCHEMES:
-        raise ConfigError(f"the Redis URL begins with {scheme}://; accepted are {_ACCEPTED}")
+    _check_scheme(text)
     try:
         parts = urlsplit(text)
         has_port = parts.port is not None
@@ -59,21 +51,40 @@ def read_address(url: object) -> Address:
         ) from None
     if parts.fragment or "@" in parts.path + parts.query:
         raise ConfigError("the Redis URL has a # or @ in the wrong place: in a password write %23 and %40")
+    if parts.scheme == "memory":
+        return _memory(text, parts)
     host = _unix(parts) if parts.scheme == "unix" else _network(parts)
+    shown_options = "&".join(f"{name}={value}" for name, value in _options(parts))
+    shown = (
+        f"{parts.scheme}://{'***@' if '@' in parts.netloc else ''}{host}{f':{parts.port}' if has_port else ''}"
+        f"{parts.path}{'?' if shown_options else ''}{shown_options}"
+    )
+    return Address(url=text, shown=shown, has_credentials="@" in parts.netloc)
+
+
+def _check_scheme(text: str) -> None:
+    if any(character.isspace() for character in text):
+        raise ConfigError("the Redis URL must not contain blanks: write %20 in a password")
+    scheme, separator, _ = text.partition("://")
+    if not separator:
+        raise ConfigError(f"the Redis URL has no scheme; accepted are {_ACCEPTED}")
+    if scheme.lower() == "rediss":
+        raise ConfigError(f"this version connects without TLS only: rediss:// is not accepted yet, but {_ACCEPTED}")
+    if scheme.lower() not in _SCHEMES:
+        raise ConfigError(f"the Redis URL begins with {scheme}://; accepted are {_ACCEPTED}")
+
+
+def _options(parts: SplitResult) -> list[tuple[str, str]]:
+    """Return the options after the `?`. None of those that are known is a secret."""
     options = parse_qsl(parts.query, keep_blank_values=True)
-    known = _OPTIONS[parts.scheme.lower()]
+    known = _OPTIONS[parts.scheme]
     for name, _ in options:
         if name not in known:
             raise ConfigError(
                 f"the Redis URL has an option {name!r}, and there are only {', '.join(sorted(known))} in a "
                 f"{parts.scheme}:// URL; user name and password go before the @, or into username= and password="
             )
-    shown_options = "&".join(f"{name}={value}" for name, value in options)
-    shown = (
-        f"{parts.scheme}://{'***@' if '@' in parts.netloc else ''}{host}{f':{parts.port}' if has_port else ''}"
-        f"{parts.path}{'?' if shown_options else ''}{shown_options}"
-    )
-    return Address(url=text, shown=shown, has_credentials="@" in parts.netloc)
+    return options
 
 
 def _network(parts: SplitResult) -> str:
@@ -99,3 +110,12 @@ def _unix(parts: SplitResult) -> str:
     if parts.path in ("", "/"):
         raise ConfigError("a unix:// URL needs the socket's path, as in unix:///run/redis.sock")
     return ""
+
+
+def _memory(text: str, parts: SplitResult) -> Address:
+    """Check the address of a server within the process: a name, or none."""
+    if parts.path.strip("/") or parts.query or ":" in parts.netloc or "@" in parts.netloc:
+        raise ConfigError(
+            "memory:// takes a name and nothing else, as in memory://orders: it has no port and no password"
+        )
+    return Address(url=f"memory://{parts.netloc}", shown=text, has_credentials=False)

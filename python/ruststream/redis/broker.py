@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Callable, Iterable, Mapping
 from types import TracebackType
@@ -25,6 +26,8 @@ F = TypeVar("F", bound=Handler)
 
 _RECONNECT: Final = Backoff(0.05, 1)
 
+_log: Final = logging.getLogger("ruststream")
+
 
 class RedisBroker:
     """Subscribers of one server, and publishing to it. Construction does no I/O.
@@ -45,7 +48,8 @@ class RedisBroker:
         """Check the options.
 
         Args:
-            url: `redis://` or `unix://`.
+            url: `redis://`, `unix://`, or `memory://name`: a server within the process, shared by the brokers that name
+                it, for trying things out and for tests. Nothing survives the process.
             username: the ACL user, where the URL names none.
             password: the password, where the URL holds none.
             default_group: the consumer group of subscribers that name none.
@@ -84,16 +88,17 @@ class RedisBroker:
         reconnect: Backoff = _RECONNECT,
         codec: CodecName | Codec = "json",
     ) -> Self:
-        """Make a broker of the server that the environment variable `REDIS_URL` names.
+        """Make a broker of the server that the environment variable `REDIS_URL` names, else of one within the process.
 
         Raises:
-            ConfigError: the variable is not set, or an option is wrong.
+            ConfigError: an option is wrong.
         """
         url = os.environ.get("REDIS_URL", "").strip()
         if not url:
-            raise ConfigError(
-                "REDIS_URL is not set, and this version has no in-process model to fall back on: "
-                "set it, for example REDIS_URL=redis://localhost:6379/0"
+            url = "memory://"
+            _log.warning(
+                "REDIS_URL is not set: using a stream server within this process. Nothing survives the process; for "
+                "anything but a trial set it, for example REDIS_URL=redis://localhost:6379/0"
             )
         return cls(
             url,

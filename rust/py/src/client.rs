@@ -4,11 +4,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use pyo3::prelude::*;
-use pyo3::types::{PyBytes, PyDict, PyList, PySequence, PyTuple};
-use redis::Value;
+use pyo3::types::{PyBytes, PyDict, PySequence, PyTuple};
 use ruststream_core::backoff::Backoff;
 use ruststream_core::clock::Clock;
+use ruststream_core::error::Result;
 use ruststream_core::header;
+use ruststream_core::model::{ModelStore, Models};
 use ruststream_core::publish::Publisher;
 use ruststream_core::redis::{Address, RedisStore};
 use ruststream_core::store::{Abilities, Append, StreamStore, Trim};
@@ -21,11 +22,11 @@ use crate::{control, errors, runtime};
 /// How often the server's time of day is asked for.
 const CLOCK: Duration = Duration::from_secs(60);
 
-/// Connections to one Redis or Valkey server.
+/// Connections to one Redis or Valkey server, or to one within the process.
 #[pyclass(frozen, module = "ruststream._core")]
 #[derive(Debug)]
 pub(crate) struct RedisClient {
-    pub(crate) store: Arc<RedisStore>,
+    pub(crate) store: Arc<dyn StreamStore>,
     pub(crate) groups: Groups,
     pub(crate) clock: Arc<Clock>,
     pub(crate) reconnect: Backoff,
@@ -46,13 +47,12 @@ impl RedisClient {
         reconnect_initial: f64,
         reconnect_maximum: f64,
     ) -> PyResult<Self> {
-        let address = Address::parse(url, username, password).map_err(|error| errors::to_py(py, &error))?;
-        let store = Arc::new(RedisStore::new(address));
-        let publisher = Publisher::new(Arc::clone(&store) as Arc<dyn StreamStore>, Arc::clone(&engine.bell) as _);
+        let (store, clock) = server(url, username, password).map_err(|error| errors::to_py(py, &error))?;
+        let publisher = Publisher::new(Arc::clone(&store), Arc::clone(&engine.bell) as _);
         Ok(Self {
             store,
             groups: Groups::default(),
-            clock: Arc::new(Clock::new()),
+            clock,
             reconnect: Backoff::new(seconds(reconnect_initial), seconds(reconnect_maximum)),
             publisher: Arc::new(publisher),
             closed: CancellationToken::new(),
@@ -139,21 +139,6 @@ impl RedisClient {
         self.submit(py, entries, true)
     }
 
-    /// Run one command on the control connection.
-    #[pyo3(signature = (*args))]
-    fn command<'py>(&self, py: Python<'py>, args: &Bound<'py, PyTuple>) -> PyResult<Bound<'py, PyAny>> {
-        let mut command = redis::Cmd::new();
-        for arg in args {
-            if let Ok(bytes) = arg.cast::<PyBytes>() {
-                command.arg(bytes.as_bytes());
-            } else {
-                command.arg(arg.str()?.to_cow()?.as_bytes());
-            }
-        }
-        let store = Arc::clone(&self.store);
-        control::future(py, async move { store.command(&command).await }, value_to_py)
-    }
-
     /// Answer what is queued, then close every connection.
     fn close<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         let (store, publisher) = (Arc::clone(&self.store), Arc::clone(&self.publisher));
@@ -173,6 +158,17 @@ impl RedisClient {
         runtime::check()?;
         self.publisher.submit(entries, many).map_err(|error| errors::to_py(py, &error))
     }
+}
+
+/// The server behind a URL, and its clock: one in this process, shared by all that name it, or one to connect to.
+fn server(url: &str, username: Option<&str>, password: Option<&str>) -> Result<(Arc<dyn StreamStore>, Arc<Clock>)> {
+    if let Some(name) = url.strip_prefix("memory://") {
+        let model = Models::named(name);
+        let clock = Arc::clone(model.clock());
+        return Ok((Arc::new(ModelStore::new(model)), clock));
+    }
+    let address = Address::parse(url, username, password)?;
+    Ok((Arc::new(RedisStore::new(address)), Arc::new(Clock::new())))
 }
 
 /// Seconds of Python as a duration; nonsense was refused before.
@@ -219,24 +215,4 @@ fn abilities_dict(py: Python<'_>, abilities: Abilities) -> PyResult<Py<PyAny>> {
     dict.set_item("xnack", abilities.xnack)?;
     dict.set_item("xackdel", abilities.xackdel)?;
     Ok(dict.into_any().unbind())
-}
-
-fn value_to_py(py: Python<'_>, value: Value) -> PyResult<Py<PyAny>> {
-    let list = |items: Vec<Value>| -> PyResult<Py<PyAny>> {
-        let items: PyResult<Vec<_>> = items.into_iter().map(|item| value_to_py(py, item)).collect();
-        Ok(PyList::new(py, items?)?.into_any().unbind())
-    };
-    Ok(match value {
-        Value::Int(number) => number.into_pyobject(py)?.into_any().unbind(),
-        Value::Double(number) => number.into_pyobject(py)?.into_any().unbind(),
-        Value::Boolean(flag) => flag.into_pyobject(py)?.to_owned().into_any().unbind(),
-        Value::BulkString(bytes) => PyBytes::new(py, &bytes).into_any().unbind(),
-        Value::SimpleString(text) | Value::VerbatimString { text, .. } => {
-            PyBytes::new(py, text.as_bytes()).into_any().unbind()
-        }
-        Value::Okay => PyBytes::new(py, b"OK").into_any().unbind(),
-        Value::Array(items) | Value::Set(items) => list(items)?,
-        Value::Map(pairs) => list(pairs.into_iter().flat_map(|(key, value)| [key, value]).collect())?,
-        _ => py.None(),
-    })
 }

@@ -15,7 +15,6 @@ use ruststream_core::event::State;
 use ruststream_core::held::Held;
 use ruststream_core::lanes::Lanes;
 use ruststream_core::settle::{Outcome, Settler};
-use ruststream_core::store::StreamStore;
 use ruststream_core::stream::{Mode, StreamSettings, StreamSource};
 use ruststream_core::subscription::{Parts, Settled, Subscription};
 use tokio_util::sync::CancellationToken;
@@ -108,7 +107,7 @@ impl Consumer {
             fixed_consumer,
             reconnect: client.reconnect.clone(),
         };
-        let source = StreamSource::new(settings, Arc::clone(&client.store) as Arc<dyn StreamStore>, shared);
+        let source = StreamSource::new(settings, Arc::clone(&client.store), shared);
         let origin = Origin { subscription: name, stream, group, consumer };
         let subscription = Subscription::new(Parts {
             id: engine.number(),

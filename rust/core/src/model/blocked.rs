@@ -159,19 +159,22 @@ impl Blocked {
 }
 
 impl Asked {
+    /// A read that is refused before any key is looked at.
+    pub(super) fn refused(model: &Arc<Model>, client: i64, error: Error) -> Self {
+        Self { model: Arc::clone(model), client, state: State::Answered(Err(error)) }
+    }
+
     /// The answer, once, if it is there.
     pub fn try_answer(&mut self) -> Option<Answer> {
-        let answer = match &mut self.state {
-            State::Blocked { answer, .. } => answer.try_recv().ok(),
-            state @ State::Answered(_) => match std::mem::replace(state, State::Taken) {
-                State::Answered(answer) => Some(answer),
-                _ => None,
+        let (answer, state) = match std::mem::replace(&mut self.state, State::Taken) {
+            State::Answered(answer) => (Some(answer), State::Taken),
+            State::Taken => (None, State::Taken),
+            State::Blocked { mut answer, rearm } => match answer.try_recv() {
+                Ok(answer) => (Some(answer), State::Taken),
+                Err(_) => (None, State::Blocked { answer, rearm }),
             },
-            State::Taken => None,
         };
-        if answer.is_some() {
-            self.state = State::Taken;
-        }
+        self.state = state;
         answer
     }
 

@@ -1,6 +1,7 @@
 //! The steps that a server needs scripts for, done as one command each. They do what the scripts do, call by call, so
 //! that both refuse the same and leave the same behind.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -174,32 +175,25 @@ impl Keyspace {
 
     /// Take over pending entries behind `cursor`, `count` at most.
     pub(super) fn scan(&mut self, origin: &Origin, which: &Pending, cursor: EntryId, count: usize) -> Result<Step> {
-        let Origin { stream, group, consumer, .. } = origin;
-        let (min_idle, held, uncounted) = match which {
-            Pending::Idle(min_idle) => (i64::try_from(min_idle.as_millis()).unwrap_or(i64::MAX), None, false),
-            Pending::Own { held, uncounted } => (0, Some(held), *uncounted),
-        };
-        let look = if min_idle == 0 { count } else { count.saturating_mul(LOOK) };
-        let named = held.map(|_| consumer.as_str());
-        let seen = self.xpending_range(stream, group, 0, Range::after(cursor)?, look, named)?;
-        let wanted = |entry: &PendingEntry| match held {
-            Some(held) => !held.contains(&entry.id),
-            None => entry.idle >= min_idle || entry.idle < 0,
-        };
+        match which {
+            Pending::Idle(min_idle) => self.scan_idle(origin, *min_idle, cursor, count),
+            Pending::Own { held, uncounted } => self.take_own(origin, held, *uncounted, cursor, count),
+        }
+    }
+
+    fn scan_idle(&mut self, origin: &Origin, min_idle: Duration, cursor: EntryId, count: usize) -> Result<Step> {
+        let min_idle = i64::try_from(min_idle.as_millis()).unwrap_or(i64::MAX);
+        let look = count.saturating_mul(LOOK);
+        let seen = self.xpending_range(&origin.stream, &origin.group, 0, Range::after(cursor)?, look, None)?;
         let mut step = Step { cursor: Some(cursor), ..Step::default() };
         let mut full = false;
         for entry in &seen {
-            if wanted(entry) {
+            if entry.idle >= min_idle || entry.idle < 0 {
                 full = step.taken.len() == count;
                 if full {
                     break;
                 }
-                let claim = Claim { count: uncounted.then_some(entry.count), ..Claim::default() };
-                let earlier = entry.count - i64::from(uncounted);
-                match self.xclaim(stream, group, consumer, &claim, &[entry.id])?.pop() {
-                    Some(body) => step.taken.push(Taken { body, idle: entry.idle, earlier }),
-                    None => step.deleted.push(entry.id),
-                }
+                self.take(origin, entry, false, &mut step)?;
             }
             step.cursor = Some(entry.id);
         }
@@ -207,6 +201,35 @@ impl Keyspace {
             step.cursor = None;
         }
         Ok(step)
+    }
+
+    /// The next `count` entries under the consumer's name, but for those that are held.
+    fn take_own(
+        &mut self,
+        origin: &Origin,
+        held: &HashSet<EntryId>,
+        uncounted: bool,
+        cursor: EntryId,
+        count: usize,
+    ) -> Result<Step> {
+        let Origin { stream, group, consumer, .. } = origin;
+        let seen = self.xpending_range(stream, group, 0, Range::after(cursor)?, count, Some(consumer))?;
+        let last = seen.last().filter(|_| seen.len() == count).map(|entry| entry.id);
+        let mut step = Step { cursor: last, ..Step::default() };
+        for entry in seen.iter().filter(|entry| !held.contains(&entry.id)) {
+            self.take(origin, entry, uncounted, &mut step)?;
+        }
+        Ok(step)
+    }
+
+    fn take(&mut self, origin: &Origin, entry: &PendingEntry, uncounted: bool, step: &mut Step) -> Result<()> {
+        let claim = Claim { count: uncounted.then_some(entry.count), ..Claim::default() };
+        let earlier = entry.count - i64::from(uncounted);
+        match self.xclaim(&origin.stream, &origin.group, &origin.consumer, &claim, &[entry.id])?.pop() {
+            Some(body) => step.taken.push(Taken { body, idle: entry.idle, earlier }),
+            None => step.deleted.push(entry.id),
+        }
+        Ok(())
     }
 
     /// Move delayed entries that are due to their stream's end, `limit` at most.

@@ -58,9 +58,9 @@ impl ModelReader {
         }
     }
 
-    fn ask(&self, want: Want) -> Result<Asked> {
+    fn ask(&self, want: Want) -> Asked {
         if want.claim.is_some() && !self.claims {
-            return Err(refusal::syntax());
+            return Asked::refused(&self.model, self.client, refusal::syntax());
         }
         let ms = |duration: std::time::Duration| u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
         let read = GroupRead {
@@ -69,7 +69,7 @@ impl ModelReader {
             max_size: self.max_size,
             ..GroupRead::new(&self.origin.stream, &self.origin.group, &self.origin.consumer)
         };
-        Ok(self.model.ask(self.client, &read, want.block.map(|block| ms(block).max(1))))
+        self.model.ask(self.client, &read, want.block.map(|block| ms(block).max(1)))
     }
 }
 
@@ -80,11 +80,11 @@ impl EntryReader for ModelReader {
         tokio::task::yield_now().await;
         let asked = match self.ahead.take() {
             Some(asked) => asked,
-            None => self.ask(want)?,
+            None => self.ask(want),
         };
         let answer: Answer = asked.answer().await;
         if let Some(want) = ahead {
-            self.ahead = Some(self.ask(want)?);
+            self.ahead = Some(self.ask(want));
         }
         batch(&answer?, self.hash_keys)
     }

@@ -43,10 +43,6 @@ impl RedisStore {
         }
     }
 
-    /// Run one command of the user's.
-    pub async fn command(&self, command: &Cmd) -> Result<Value> {
-        self.work.query(command).await
-    }
 }
 
 pub(super) fn with_id(command: &mut Cmd, id: EntryId) {

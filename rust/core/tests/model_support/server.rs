@@ -5,10 +5,6 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// Has all that the model has.
-pub const REDIS_8_10: &str = "redis-8.10-8.10.2";
-/// Has neither `CLAIM` nor `XNACK`.
-pub const REDIS_8_2: &str = "redis-8.2-8.2.3";
 /// The same as the Python tests use.
 const OPTIONS: [&str; 10] =
     ["--save", "", "--appendonly", "no", "--bind", "127.0.0.1", "--hz", "100", "--loglevel", "warning"];
@@ -17,9 +13,9 @@ const LEASH: &str = r#""$@" >/dev/null 2>&1 & read -r _; kill $!; wait $!"#;
 
 /// A running server.
 #[derive(Debug)]
-pub struct Server {
+pub(crate) struct Server {
     /// Where it listens, on 127.0.0.1.
-    pub port: u16,
+    pub(crate) port: u16,
     leash: Child,
     folder: PathBuf,
 }
@@ -33,8 +29,8 @@ fn binary(build: &str) -> PathBuf {
 }
 
 impl Server {
-    /// Start one and wait until it answers.
-    pub fn start(build: &str) -> Self {
+    /// Start one by the name of its folder, and wait until it answers.
+    pub(crate) fn start(build: &str) -> Self {
         let binary = binary(build);
         for _ in 0..5 {
             let port = TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr());
@@ -51,11 +47,6 @@ impl Server {
             }
         }
         panic!("{} does not start", binary.display());
-    }
-
-    /// Its URL.
-    pub fn url(&self) -> String {
-        format!("redis://127.0.0.1:{}", self.port)
     }
 
     fn answers(&self) -> bool {

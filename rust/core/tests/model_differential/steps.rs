@@ -8,11 +8,11 @@ use ruststream_core::model::{
 };
 
 /// Names and values.
-pub type Fields = Vec<(Vec<u8>, Vec<u8>)>;
+pub(crate) type Fields = Vec<(Vec<u8>, Vec<u8>)>;
 
 /// A command.
 #[derive(Debug, Clone)]
-pub enum Step {
+pub(crate) enum Step {
     Add {
         key: String,
         id: AddId,
@@ -148,12 +148,14 @@ pub enum Step {
 
 /// The words of a command.
 #[derive(Default)]
-pub struct Words(pub Vec<Vec<u8>>);
+pub(crate) struct Words(pub(crate) Vec<Vec<u8>>);
 
 impl Words {
     fn of(words: &[&str]) -> Self {
         let mut all = Self::default();
-        words.iter().for_each(|word| all.add(word));
+        for word in words {
+            all.add(word);
+        }
         all
     }
 
@@ -178,7 +180,9 @@ impl Words {
     }
 
     fn all<T: fmt::Display>(mut self, words: &[T]) -> Self {
-        words.iter().for_each(|word| self.add(word));
+        for word in words {
+            self.add(word);
+        }
         self
     }
 
@@ -199,7 +203,7 @@ fn position(at: Position) -> String {
 }
 
 /// The words of a read; `block` in milliseconds.
-pub fn read_words(read: &GroupRead, block: Option<u64>) -> Words {
+pub(crate) fn read_words(read: &GroupRead, block: Option<u64>) -> Words {
     let from = match read.from {
         From::New => ">".to_owned(),
         From::Own(id) => id.to_string(),
@@ -214,14 +218,14 @@ pub fn read_words(read: &GroupRead, block: Option<u64>) -> Words {
 }
 
 /// A command as one would type it, cut where it gets long.
-pub fn line(words: &[Vec<u8>]) -> String {
+pub(crate) fn line(words: &[Vec<u8>]) -> String {
     let words: Vec<_> = words.iter().map(|word| word[..word.len().min(40)].escape_ascii().to_string()).collect();
     words.join(" ")
 }
 
 impl Step {
     /// As a server takes it.
-    pub fn words(&self) -> Vec<Vec<u8>> {
+    pub(crate) fn words(&self) -> Vec<Vec<u8>> {
         let words = match self {
             Self::Add { key, id, fields, trim } => {
                 let words = Words::of(&["XADD", key]);

@@ -6,27 +6,27 @@ use ruststream_core::model::{
     AddId, Claim, Delivered, From, GroupRead, HandBack, Keep, Keyspace, LAST, Position, Range, References, TrimTo,
 };
 
-use super::steps::{Fields, Step};
+use crate::steps::{Fields, Step};
 
 /// Streams; ids are given by hand in the first two and by the clock in the last.
-pub const STREAMS: [&str; 3] = ["a", "b", "auto"];
+pub(crate) const STREAMS: [&str; 3] = ["a", "b", "auto"];
 /// A sorted set.
-pub const SORTED: &str = "z";
+pub(crate) const SORTED: &str = "z";
 /// All keys; any may get any type.
-pub const KEYS: [&str; 4] = ["a", "b", "auto", SORTED];
+pub(crate) const KEYS: [&str; 4] = ["a", "b", "auto", SORTED];
 /// Longer than any test, shorter than since the epoch.
-pub const LONG: u64 = 10_000_000_000;
+pub(crate) const LONG: u64 = 10_000_000_000;
 const GROUPS: [&str; 3] = ["g1", "g2", "g3"];
 const CONSUMERS: [&str; 3] = ["c1", "c2", "c3"];
 /// The consumer of reads that block.
-pub const BLOCKER: &str = "blocker";
+pub(crate) const BLOCKER: &str = "blocker";
 
 /// A source of commands.
-pub struct Chooser<'a> {
+pub(crate) struct Chooser<'a> {
     /// The seed's numbers.
-    pub rng: &'a mut Rng,
+    pub(crate) rng: &'a mut Rng,
     /// What is there.
-    pub keys: &'a Keyspace,
+    pub(crate) keys: &'a Keyspace,
 }
 
 impl Chooser<'_> {
@@ -143,7 +143,7 @@ impl Chooser<'_> {
     }
 
     /// A read of a group.
-    pub fn read(&mut self) -> GroupRead {
+    pub(crate) fn read(&mut self) -> GroupRead {
         let (key, consumer) = (self.key(), self.consumer());
         let group = self.group(&key);
         let from = match self.rng.u32(..20) {
@@ -203,7 +203,7 @@ impl Chooser<'_> {
     }
 
     /// The next command.
-    pub fn step(&mut self) -> Step {
+    pub(crate) fn step(&mut self) -> Step {
         let (key, consumer) = (self.key(), self.consumer());
         let group = self.group(&key);
         if self.keys.kind(&key) == "string" && self.percent(30) {

@@ -10,7 +10,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 
 /// A reply.
 #[derive(Clone, PartialEq, Eq)]
-pub enum Reply {
+pub(crate) enum Reply {
     /// Nil, of either kind.
     Nil,
     /// A number.
@@ -38,17 +38,17 @@ impl fmt::Debug for Reply {
 
 impl Reply {
     /// A string.
-    pub fn text(text: impl AsRef<[u8]>) -> Self {
+    pub(crate) fn text(text: impl AsRef<[u8]>) -> Self {
         Self::Text(text.as_ref().to_vec())
     }
 
     /// A number.
-    pub fn int(number: impl TryInto<i64>) -> Self {
+    pub(crate) fn int(number: impl TryInto<i64>) -> Self {
         Self::Int(number.try_into().unwrap_or(i64::MAX))
     }
 
     /// The parts of a list; none of anything else.
-    pub fn items(&self) -> &[Reply] {
+    pub(crate) fn items(&self) -> &[Reply] {
         match self {
             Self::List(items) => items,
             _ => &[],
@@ -56,13 +56,13 @@ impl Reply {
     }
 
     /// The value behind a name in a list of names and values.
-    pub fn named(&self, name: &str) -> &Reply {
+    pub(crate) fn named(&self, name: &str) -> &Reply {
         let pair = self.items().chunks_exact(2).find(|pair| pair[0] == Self::text(name));
         pair.map_or(&Self::Nil, |pair| &pair[1])
     }
 
     /// The string, lossily; empty for anything else.
-    pub fn words(&self) -> String {
+    pub(crate) fn words(&self) -> String {
         match self {
             Self::Text(text) => String::from_utf8_lossy(text).into_owned(),
             _ => String::new(),
@@ -72,14 +72,14 @@ impl Reply {
 
 /// One connection.
 #[derive(Debug)]
-pub struct Connection {
+pub(crate) struct Connection {
     stream: TcpStream,
     buffer: Vec<u8>,
 }
 
 impl Connection {
     /// Connect to a server on 127.0.0.1.
-    pub fn open(port: u16) -> Self {
+    pub(crate) fn open(port: u16) -> Self {
         let stream = TcpStream::connect(("127.0.0.1", port));
         let Ok(stream) = stream else { panic!("cannot connect to 127.0.0.1:{port}: {stream:?}") };
         assert!(stream.set_nodelay(true).is_ok() && stream.set_read_timeout(Some(PATIENCE)).is_ok());
@@ -87,7 +87,7 @@ impl Connection {
     }
 
     /// Send commands without waiting.
-    pub fn send<W: AsRef<[u8]>>(&mut self, commands: &[&[W]]) {
+    pub(crate) fn send<W: AsRef<[u8]>>(&mut self, commands: &[&[W]]) {
         let mut bytes = Vec::new();
         for words in commands {
             bytes.extend_from_slice(format!("*{}\r\n", words.len()).as_bytes());
@@ -102,13 +102,13 @@ impl Connection {
     }
 
     /// Send a command and wait for its reply.
-    pub fn ask<W: AsRef<[u8]>>(&mut self, words: &[W]) -> Reply {
+    pub(crate) fn ask<W: AsRef<[u8]>>(&mut self, words: &[W]) -> Reply {
         self.send(&[words]);
         self.reply()
     }
 
     /// Wait for a reply that must come.
-    pub fn reply(&mut self) -> Reply {
+    pub(crate) fn reply(&mut self) -> Reply {
         loop {
             if let Some(reply) = self.whole() {
                 return reply;
@@ -123,7 +123,7 @@ impl Connection {
     }
 
     /// A reply, if one has come.
-    pub fn poll(&mut self) -> Option<Reply> {
+    pub(crate) fn poll(&mut self) -> Option<Reply> {
         assert!(self.stream.set_nonblocking(true).is_ok());
         let mut chunk = [0; 16 * 1024];
         loop {

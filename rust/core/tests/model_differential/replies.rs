@@ -5,9 +5,9 @@ use ruststream_core::model::{
     Acked, Body, Delivery, From, GroupInfo, GroupRead, Keyspace, LAST, PendingEntry, Range, StreamInfo,
 };
 
-use super::choice::BLOCKER;
-use super::resp::Reply;
-use super::steps::Step;
+use crate::choice::BLOCKER;
+use crate::resp::Reply;
+use crate::steps::Step;
 
 fn list(items: impl IntoIterator<Item = Reply>) -> Reply {
     Reply::List(items.into_iter().collect())
@@ -43,30 +43,33 @@ fn delivery(delivery: &Delivery, claims: bool) -> Reply {
 }
 
 /// Whether new entries are read. The server cannot tell the greatest id from `>`.
-pub fn is_new(from: From) -> bool {
+pub(crate) fn is_new(from: From) -> bool {
     matches!(from, From::New | From::Own(LAST))
 }
 
 /// What a read answers.
-pub fn read(read: &GroupRead, answer: Result<Option<Vec<Delivery>>>) -> Reply {
+pub(crate) fn read(read: &GroupRead, answer: Result<Option<Vec<Delivery>>>) -> Reply {
     let claims = read.claim.is_some() && is_new(read.from);
-    answer.map_or_else(error, |found| match found {
-        None => Reply::Nil,
-        Some(found) => list([list([Reply::text(&read.key), list(found.iter().map(|one| delivery(one, claims)))])]),
-    })
+    answer.map_or_else(
+        |refused| error(&refused),
+        |found| match found {
+            None => Reply::Nil,
+            Some(found) => list([list([Reply::text(&read.key), list(found.iter().map(|one| delivery(one, claims)))])]),
+        },
+    )
 }
 
-fn error(error: Error) -> Reply {
+fn error(error: &Error) -> Reply {
     Reply::Error(error.to_string())
 }
 
 /// What `XPENDING` tells of one entry.
-pub fn pending(entry: &PendingEntry) -> Reply {
+pub(crate) fn pending(entry: &PendingEntry) -> Reply {
     list([id(entry.id), Reply::text(&entry.consumer), Reply::int(entry.idle), Reply::int(entry.count)])
 }
 
 /// A group's figures, in the order of `GROUP`.
-pub fn group(info: &GroupInfo) -> Reply {
+pub(crate) fn group(info: &GroupInfo) -> Reply {
     list([
         Reply::text(&info.name),
         Reply::int(info.consumers as u64),
@@ -78,10 +81,10 @@ pub fn group(info: &GroupInfo) -> Reply {
 }
 
 /// The figures of `XINFO GROUPS`.
-pub const GROUP: [&str; 6] = ["name", "consumers", "pending", "last-delivered-id", "entries-read", "lag"];
+pub(crate) const GROUP: [&str; 6] = ["name", "consumers", "pending", "last-delivered-id", "entries-read", "lag"];
 
 /// A stream's figures, in the order of `STREAM`.
-pub fn stream(info: &StreamInfo) -> Reply {
+pub(crate) fn stream(info: &StreamInfo) -> Reply {
     let edge = |body: &Option<std::sync::Arc<Body>>| body.as_ref().map_or(Reply::Nil, |body| entry(body));
     list([
         Reply::int(info.length as u64),
@@ -97,7 +100,7 @@ pub fn stream(info: &StreamInfo) -> Reply {
 }
 
 /// The figures of `XINFO STREAM`.
-pub const STREAM: [&str; 9] = [
+pub(crate) const STREAM: [&str; 9] = [
     "length",
     "radix-tree-keys",
     "last-generated-id",
@@ -115,8 +118,8 @@ fn score(score: f64) -> Reply {
 
 impl Step {
     /// As the model takes it.
-    pub fn apply(&self, keys: &mut Keyspace) -> Reply {
-        self.answer(keys).unwrap_or_else(error)
+    pub(crate) fn apply(&self, keys: &mut Keyspace) -> Reply {
+        self.answer(keys).unwrap_or_else(|refused| error(&refused))
     }
 
     fn answer(&self, keys: &mut Keyspace) -> Result<Reply> {
@@ -195,7 +198,7 @@ impl Step {
     }
 
     /// Of the server's reply, what the model knows of.
-    pub fn known(&self, reply: Reply) -> Reply {
+    pub(crate) fn known(&self, reply: Reply) -> Reply {
         let pick = |reply: &Reply, names: &[&str]| list(names.iter().map(|name| reply.named(name).clone()));
         match (self, &reply) {
             (Self::InfoStream { .. }, Reply::List(_)) => pick(&reply, &STREAM),
@@ -214,7 +217,7 @@ fn times(name: &Reply, seen: &Reply, active: &Reply) -> Reply {
 }
 
 /// All that is in a stream: figures, entries, groups with their cursors, their consumers and how much is pending.
-pub fn everything(keys: &Keyspace, key: &str) -> Reply {
+pub(crate) fn everything(keys: &Keyspace, key: &str) -> Reply {
     let Ok(info) = keys.xinfo_stream(key) else {
         return Reply::Nil;
     };
@@ -239,7 +242,7 @@ pub fn everything(keys: &Keyspace, key: &str) -> Reply {
 }
 
 /// The same out of `XINFO STREAM FULL COUNT 0`.
-pub fn everything_known(full: &Reply) -> Reply {
+pub(crate) fn everything_known(full: &Reply) -> Reply {
     if !matches!(full, Reply::List(_)) {
         return Reply::Nil;
     }
@@ -261,7 +264,7 @@ pub fn everything_known(full: &Reply) -> Reply {
 }
 
 /// Entries of a read without the time they lay idle.
-pub fn without_idle(reply: &Reply) -> Reply {
+pub(crate) fn without_idle(reply: &Reply) -> Reply {
     match reply.items() {
         [] => reply.clone(),
         [id @ Reply::Text(_), fields, Reply::Int(_), earlier] => list([id.clone(), fields.clone(), earlier.clone()]),

@@ -1,0 +1,193 @@
+//! The same random operations on `ModelStore` and on `RedisStore`: what the model does natively is what the scripts do.
+//!
+//! Both go by the time of day, so ids differ: they are compared by the order in which they first show. Redis 8.10 is
+//! compared with the model as it is, Redis 8.2 with a model that can do as little.
+//!
+//! `MODEL_SEED` and `MODEL_STEPS` choose the run; a failure names both.
+
+#[path = "model_store/operation.rs"]
+mod operation;
+#[path = "model_support/server.rs"]
+mod server;
+#[path = "model_store/side.rs"]
+mod side;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use fastrand::Rng;
+use operation::{Behind, Chooser, Step};
+use redis::{Cmd, Value, cmd};
+use ruststream_core::clock::Clock;
+use ruststream_core::entry::EntryId;
+use ruststream_core::model::{Model, ModelStore, Range};
+use ruststream_core::redis::{Address, RedisStore};
+use ruststream_core::store::Abilities;
+use server::Server;
+use side::{DELAYED, STREAM, Side};
+
+/// Steps between two looks at everything.
+const LOOK: u64 = 10;
+
+/// Both stores.
+struct Pair {
+    redis: Side,
+    model: Side,
+    server: RedisStore,
+    inside: Arc<Model>,
+}
+
+impl Pair {
+    async fn new(server: &Server, offered: Abilities) -> Self {
+        let Ok(address) = Address::parse(&format!("redis://127.0.0.1:{}", server.port), None, None) else {
+            panic!("no address")
+        };
+        let witness = RedisStore::new(address.clone());
+        assert!(witness.command(&cmd("FLUSHALL")).await.is_ok());
+        let inside = Model::new(Arc::new(Clock::new()));
+        let model = ModelStore::with_abilities(Arc::clone(&inside), offered);
+        Self {
+            redis: Side::new(Arc::new(RedisStore::new(address))).await,
+            model: Side::new(Arc::new(model)).await,
+            server: witness,
+            inside,
+        }
+    }
+
+    async fn ask(&self, words: &[&str]) {
+        let mut command = cmd(words[0]);
+        command.arg(&words[1..]);
+        let _ = self.server.command(&command).await;
+    }
+
+    /// Change both behind their stores' backs.
+    async fn behind(&self, what: &Behind) {
+        match what {
+            Behind::Delete(picks) => {
+                let ids: Vec<_> = self.redis.ids(picks).iter().map(ToString::to_string).collect();
+                let words: Vec<_> = ["XDEL", STREAM].into_iter().chain(ids.iter().map(String::as_str)).collect();
+                self.ask(&words).await;
+                let _ = self.inside.run(|keys| keys.xdel(STREAM, &self.model.ids(picks)));
+            }
+            Behind::Remove(key) => {
+                self.ask(&["DEL", key]).await;
+                self.inside.run(|keys| keys.del(&[key]));
+                // A stream that is made again within the same millisecond would give out the same ids again.
+                tokio::time::sleep(Duration::from_millis(2)).await;
+            }
+            Behind::Text(key) => {
+                self.ask(&["SET", key, "text"]).await;
+                self.inside.run(|keys| keys.set(key, b"text"));
+            }
+            Behind::Strange(member) => {
+                let _ = self.server.command(cmd("ZADD").arg(DELAYED).arg(1).arg(member)).await;
+                let _ = self.inside.run(|keys| keys.zadd(DELAYED, 1.0, member));
+            }
+            Behind::Destroy(group) => {
+                self.ask(&["XGROUP", "DESTROY", STREAM, group]).await;
+                let _ = self.inside.run(|keys| keys.xgroup_destroy(STREAM, group));
+            }
+        }
+    }
+
+    async fn words(&self, command: &mut Cmd) -> Vec<Vec<String>> {
+        fn text(value: &Value) -> String {
+            match value {
+                Value::BulkString(bytes) => bytes.escape_ascii().to_string(),
+                Value::Int(number) => number.to_string(),
+                _ => String::new(),
+            }
+        }
+        let Ok(Value::Array(rows)) = self.server.command(command).await else { return Vec::new() };
+        let row = |row: &Value| match row {
+            Value::Array(parts) => parts.iter().map(text).collect(),
+            other => vec![text(other)],
+        };
+        rows.iter().map(row).collect()
+    }
+
+    /// Compare the entries and what is pending of them.
+    async fn look(&mut self) -> std::result::Result<(), String> {
+        let there = self.words(cmd("XRANGE").arg(STREAM).arg("-").arg("+")).await;
+        let there: Vec<_> = there.iter().filter_map(|row| EntryId::parse(row[0].as_bytes())).collect();
+        let here = self.inside.run(|keys| keys.xrange(STREAM, Range::ALL, None)).unwrap_or_default();
+        let here: Vec<_> = here.iter().map(|body| body.id()).collect();
+        let (there, here) = (self.redis.names(there), self.model.names(here));
+        if there != here {
+            return Err(format!("entries\n  server: {there}\n  model:  {here}"));
+        }
+        for group in ["g", "h"] {
+            let rows = self.words(cmd("XPENDING").arg(STREAM).arg(group).arg("-").arg("+").arg(10_000)).await;
+            let mut there = Vec::new();
+            for row in &rows {
+                let id = EntryId::parse(row[0].as_bytes()).unwrap_or_default();
+                there.push(format!("{} {} {}", self.redis.name(id), row[1], row[3]));
+            }
+            let rows = self.inside.run(|keys| keys.xpending_range(STREAM, group, 0, Range::ALL, 10_000, None));
+            let mut here = Vec::new();
+            for row in rows.unwrap_or_default() {
+                here.push(format!("{} {} {}", self.model.name(row.id), row.consumer, row.count));
+            }
+            if there != here {
+                return Err(format!("pending in {group}\n  server: {there:?}\n  model:  {here:?}"));
+            }
+        }
+        Ok(())
+    }
+
+    async fn step(&mut self, step: &Step) -> std::result::Result<(), String> {
+        if let Step::Behind(what) = step {
+            self.behind(what).await;
+        }
+        let (there, here) = (self.redis.run(step).await, self.model.run(step).await);
+        if there != here {
+            return Err(format!("{step:?}\n  server: {}\n  model:  {}", there.join("\n   "), here.join("\n   ")));
+        }
+        Ok(())
+    }
+}
+
+fn number(name: &str) -> Option<u64> {
+    let text = std::env::var(name).ok()?;
+    Some(text.parse().unwrap_or_else(|_| panic!("{name}={text} is no number")))
+}
+
+#[expect(clippy::print_stdout, reason = "how much was compared is part of the result")]
+async fn compare(build: &str, abilities: Abilities) {
+    let server = Server::start(build);
+    let steps = number("MODEL_STEPS").unwrap_or(4_000);
+    for seed in number("MODEL_SEED").map_or_else(|| vec![1, fastrand::u64(..)], |seed| vec![seed]) {
+        let mut pair = Pair::new(&server, abilities.clone()).await;
+        let mut chooser = Chooser { rng: Rng::with_seed(seed), text: None };
+        let found = pair.redis.store.abilities();
+        assert_eq!((found.claim, found.xnack, found.max_size), (abilities.claim, abilities.xnack, abilities.max_size));
+        let mut last = Vec::new();
+        for at in 1..=steps {
+            let step = chooser.step(pair.redis.ids.len(), pair.redis.tokens.len(), abilities.claim);
+            let mut result = pair.step(&step).await;
+            if result.is_ok() && (at % LOOK == 0 || at == steps) {
+                result = pair.look().await;
+            }
+            if let Err(difference) = result {
+                let last = last[last.len().saturating_sub(12)..].join("\n");
+                panic!("step {at}, again with MODEL_SEED={seed} MODEL_STEPS={at}\n{last}\n\nDIFFERENCE {difference}");
+            }
+            last.push(format!("{step:.0?}").chars().take(300).collect::<String>());
+        }
+        let (ids, tokens) = (pair.redis.ids.len(), pair.redis.tokens.len());
+        println!("{build}, seed {seed}: {steps} steps, {ids} entries, {tokens} deliveries");
+    }
+}
+
+/// The scripts and the model's own steps are one, where the server has everything.
+#[tokio::test]
+async fn operations_are_the_same_as_on_redis_8_10() {
+    let abilities = Abilities { claim: true, xnack: true, xackdel: true, max_size: true, ..Abilities::default() };
+    compare("redis-8.10-8.10.2", abilities).await;
+}
+
+/// The same where the server has no `CLAIM` and no `XNACK`, and the model is told so.
+#[tokio::test]
+async fn operations_are_the_same_as_on_redis_8_2() {
+    compare("redis-8.2-8.2.3", Abilities { xackdel: true, ..Abilities::default() }).await;
+}

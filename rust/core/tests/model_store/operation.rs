@@ -1,0 +1,164 @@
+//! Operations of a `StreamStore`, chosen by a seed before it is known which ids and deliveries they are about.
+
+use std::time::Duration;
+
+use fastrand::Rng;
+use ruststream_core::header;
+use ruststream_core::store::{Action, Append, Trim, Want};
+
+use crate::side::{DELAYED, HOUR, READERS, STREAM};
+
+/// An order, before it is known whose token it is for.
+#[derive(Debug, Clone)]
+pub(crate) struct Wanted {
+    pub(crate) token: usize,
+    pub(crate) owner: Option<usize>,
+    pub(crate) miscounted: bool,
+    pub(crate) action: Action,
+}
+
+/// What is done to the server behind the store's back.
+#[derive(Debug, Clone)]
+pub(crate) enum Behind {
+    Delete(Vec<usize>),
+    Remove(&'static str),
+    Text(&'static str),
+    Strange(Vec<u8>),
+    Destroy(&'static str),
+}
+
+/// One operation. Ids and deliveries are picked by their number.
+#[derive(Debug, Clone)]
+pub(crate) enum Step {
+    Append(Vec<Append>),
+    Create { group: &'static str, start: &'static str },
+    Move { group: &'static str, position: &'static str },
+    Where { group: &'static str },
+    Read { reader: usize, want: Want, ahead: Option<Want> },
+    Settle { reader: usize, acks: Vec<usize>, orders: Vec<Wanted> },
+    Renew { reader: usize, ids: Vec<usize> },
+    Release { reader: usize, ids: Vec<usize>, earlier: u32 },
+    Scan { reader: usize, own: Option<(Vec<usize>, bool)>, from: Vec<usize>, count: usize },
+    Promote { limit: usize },
+    Unblock { reader: usize },
+    Behind(Behind),
+}
+
+/// A source of operations.
+pub(crate) struct Chooser {
+    pub(crate) rng: Rng,
+    /// A key that holds a text for now.
+    pub(crate) text: Option<&'static str>,
+}
+
+impl Chooser {
+    fn one<T: Copy>(&mut self, of: &[T]) -> T {
+        of[self.rng.usize(..of.len())]
+    }
+
+    fn percent(&mut self, percent: u32) -> bool {
+        self.rng.u32(..100) < percent
+    }
+
+    /// A few of what there is, mostly of the latest.
+    fn picks(&mut self, there: usize, most: usize) -> Vec<usize> {
+        let from = there.saturating_sub(if self.percent(80) { 12 } else { 60 });
+        (0..self.rng.usize(..=most)).map(|_| self.rng.usize(from..there.max(from + 1))).collect()
+    }
+
+    fn append(&mut self) -> Append {
+        let mut fields: Vec<(&[u8], &[u8])> = vec![(header::PAYLOAD, b"body")];
+        let more: [(&[u8], &[u8]); 7] = [
+            (header::KEY, b"acct-1"),
+            (b"h:Redis-Partition-Key", b"\xff\r\n"),
+            (header::RETRY_COUNT, b"2"),
+            (header::RETRY_GROUP, b"g"),
+            (header::RETRY_GROUP, b"h"),
+            (b"h:redis-idle-ms", b"7"),
+            (b"", b""),
+        ];
+        for _ in 0..self.rng.usize(..3) {
+            fields.push(self.one(&more));
+        }
+        let bad = [("MAXLEN", "-1"), ("MAXLEN", "x"), ("MINID", "x")];
+        let good = [("MAXLEN", "40"), ("MINID", "0-1"), ("MAXLEN", "25")];
+        let trim = self.percent(8).then(|| if self.percent(20) { self.one(&bad) } else { self.one(&good) });
+        let trim = trim.map(|(strategy, threshold)| Trim {
+            strategy,
+            threshold: threshold.to_owned(),
+            // How much an approximate trim leaves depends on the ids, which differ here.
+            approximate: false,
+        });
+        let fields = if self.percent(1) { Vec::new() } else { fields };
+        Append {
+            stream: STREAM.into(),
+            fields: fields.into_iter().map(|(name, value)| (name.to_vec(), value.to_vec())).collect(),
+            trim,
+        }
+    }
+
+    fn order(&mut self, tokens: usize) -> Wanted {
+        let action = self.one(&[Action::Ack, Action::Ack, Action::Copy, Action::Delay(HOUR)]);
+        let owner = self.percent(10).then(|| self.rng.usize(..READERS.len()));
+        let token = self.picks(tokens, 1).first().copied().unwrap_or_else(|| tokens.saturating_sub(1));
+        Wanted { token, owner, miscounted: self.percent(10), action }
+    }
+
+    fn behind(&mut self, ids: usize) -> Step {
+        Step::Behind(match self.rng.u32(..20) {
+            0..=14 => Behind::Delete(self.picks(ids, 4)),
+            15 => Behind::Remove(self.one(&[STREAM, DELAYED])),
+            16 => {
+                let key = self.one(&[STREAM, DELAYED]);
+                self.text = Some(key);
+                Behind::Text(key)
+            }
+            17 | 18 => Behind::Strange(
+                self.one(&[&b"text"[..], b"\x92\xa1a\xa1b", b"\x93\xa1a\xa1b\xa1c", b"\x80", b""]).to_vec(),
+            ),
+            _ => Behind::Destroy(self.one(&["g", "h"])),
+        })
+    }
+
+    /// The next operation, where there are so many ids and tokens.
+    pub(crate) fn step(&mut self, ids: usize, tokens: usize, claims: bool) -> Step {
+        if self.text.is_some() && self.percent(10) {
+            return Step::Behind(Behind::Remove(self.text.take().unwrap_or(STREAM)));
+        }
+        let group = self.one(&["g", "g", "h"]);
+        let reader = self.rng.usize(..READERS.len());
+        match self.rng.u32(..100) {
+            0..=24 => Step::Append((0..self.rng.usize(1..5)).map(|_| self.append()).collect()),
+            25..=28 => Step::Create { group, start: self.one(&["0", "$", "0", "x", "-"]) },
+            29 => Step::Move { group, position: self.one(&["0", "$", "-", "+", "x", "5-1"]) },
+            30..=32 => Step::Where { group },
+            33..=54 => {
+                let block = if self.percent(10) { Some(Duration::from_millis(3)) } else { None };
+                let claim =
+                    self.one(&[None, None, Some(Duration::ZERO), Some(HOUR)]).filter(|_| claims || self.percent(5));
+                let want = Want { count: self.rng.usize(1..7), block, claim };
+                // A read that blocks ahead of its time would race with the next step.
+                let ahead = (block.is_none() && self.percent(15)).then(|| Want { count: self.rng.usize(1..7), ..want });
+                Step::Read { reader, want, ahead }
+            }
+            55..=71 => {
+                let mut orders: Vec<_> = (0..self.rng.usize(..5)).map(|_| self.order(tokens)).collect();
+                // One at most is due at once: ids that fall due together stand in the order of their text.
+                if let Some(order) = orders.first_mut().filter(|_| self.percent(30)) {
+                    order.action = Action::Delay(Duration::ZERO);
+                }
+                Step::Settle { reader, acks: self.picks(ids, 3), orders }
+            }
+            72..=76 => Step::Renew { reader, ids: self.picks(ids, 5) },
+            77..=80 => Step::Release { reader, ids: self.picks(ids, 4), earlier: self.rng.u32(..3) },
+            81..=88 => {
+                let own = self.percent(50).then(|| (self.picks(ids, 3), self.percent(50)));
+                let from = if self.percent(60) { Vec::new() } else { self.picks(ids, 1) };
+                Step::Scan { reader, own, from, count: self.rng.usize(1..5) }
+            }
+            89..=93 => Step::Promote { limit: self.rng.usize(..4) },
+            94 => Step::Unblock { reader },
+            _ => self.behind(ids),
+        }
+    }
+}

@@ -1,0 +1,201 @@
+//! One of two stores under the same operations: what it is asked, what it showed, and under which names.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use ruststream_core::batch::{Batch, Origin, RawBatch, Token};
+use ruststream_core::entry::EntryId;
+use ruststream_core::error::{Error, Result};
+use ruststream_core::model::LAST;
+use ruststream_core::store::{EntryReader, Order, Pending, StreamStore, Verdict};
+
+use crate::operation::{Step, Wanted};
+
+/// The stream.
+pub(crate) const STREAM: &str = "s";
+/// Its delayed entries.
+pub(crate) const DELAYED: &str = "{s}:g:delayed";
+/// Longer than any test.
+pub(crate) const HOUR: Duration = Duration::from_secs(3600);
+/// Names of readers: consumer and group.
+pub(crate) const READERS: [(&str, &str); 3] = [("c1", "g"), ("c2", "g"), ("c1", "h")];
+
+/// One of the two stores, and what it gave so far.
+pub(crate) struct Side {
+    pub(crate) store: Arc<dyn StreamStore>,
+    readers: Vec<Box<dyn EntryReader>>,
+    names: BTreeMap<EntryId, usize>,
+    pub(crate) tokens: Vec<Token>,
+    pub(crate) ids: Vec<EntryId>,
+}
+
+/// What a step showed.
+pub(crate) type Shown = Vec<String>;
+
+pub(crate) fn origin(reader: usize) -> Arc<Origin> {
+    let (consumer, group) = READERS[reader];
+    let [subscription, stream, group, consumer] = ["test", STREAM, group, consumer].map(str::to_owned);
+    Arc::new(Origin { subscription, stream, group, consumer })
+}
+
+/// The error without what tells of the script.
+pub(crate) fn refusal(error: &Error) -> String {
+    let text = format!("{error:?}");
+    text.split(" script: ").next().unwrap_or_default().trim_end_matches("\")").to_owned()
+}
+
+impl Side {
+    pub(crate) async fn new(store: Arc<dyn StreamStore>) -> Self {
+        let connected = store.connect().await;
+        assert!(connected.is_ok(), "{connected:?}");
+        let mut readers = Vec::new();
+        for reader in 0..READERS.len() {
+            match store.open_reader(&origin(reader), true).await {
+                Ok(reader) => readers.push(reader),
+                Err(error) => panic!("no reader: {error}"),
+            }
+        }
+        Self { store, readers, names: BTreeMap::new(), tokens: Vec::new(), ids: Vec::new() }
+    }
+
+    /// An id's number: the same on both sides, whatever the clock was.
+    pub(crate) fn name(&mut self, id: EntryId) -> String {
+        if id == EntryId::ZERO || id == LAST {
+            return id.to_string();
+        }
+        let next = self.names.len();
+        let name = *self.names.entry(id).or_insert(next);
+        if name == next {
+            self.ids.push(id);
+        }
+        format!("#{name}")
+    }
+
+    fn shown<T>(&mut self, result: Result<T>, show: impl FnOnce(&mut Self, T) -> String) -> String {
+        match result {
+            Ok(value) => show(self, value),
+            Err(error) => refusal(&error),
+        }
+    }
+
+    /// Show entries, and keep them to settle.
+    fn taken(&mut self, raw: RawBatch, reader: usize) -> String {
+        let batch = Batch::new(raw, origin(reader), 0);
+        let mut shown = Vec::new();
+        for token in batch.tokens() {
+            let slot = *token.slot();
+            let fields: Vec<_> =
+                token.fields().map(|(name, value)| (name.escape_ascii(), value.escape_ascii())).collect();
+            let fields: Vec<_> = fields.into_iter().map(|(name, value)| format!("{name}={value}")).collect();
+            let marks = (slot.earlier, slot.retries, slot.partition, slot.deleted, slot.field_count);
+            let parts = (token.payload().escape_ascii().to_string(), token.key(), token.copy_of());
+            shown.push(format!("{} {marks:?} {parts:?} {}", self.name(slot.id), fields.join(" ")));
+            self.tokens.push(token);
+        }
+        shown.join("\n    ")
+    }
+
+    pub(crate) fn ids(&self, picks: &[usize]) -> Vec<EntryId> {
+        picks.iter().filter_map(|pick| self.ids.get(pick % self.ids.len().max(1))).copied().collect()
+    }
+
+    pub(crate) async fn run(&mut self, step: &Step) -> Shown {
+        let store = Arc::clone(&self.store);
+        let mut shown = Vec::new();
+        match step {
+            Step::Append(entries) => match store.append(entries).await {
+                Ok(results) => {
+                    for result in results {
+                        shown.push(self.shown(result, Self::name));
+                    }
+                }
+                Err(error) => shown.push(refusal(&error)),
+            },
+            Step::Create { group, start } => {
+                let result = store.create_group(STREAM, group, start).await;
+                shown.push(self.shown(result, |_, created| created.to_string()));
+            }
+            Step::Move { group, position } => {
+                let result = store.move_group(STREAM, group, position).await;
+                shown.push(self.shown(result, |_, ()| "moved".into()));
+            }
+            Step::Where { group } => {
+                for result in [store.cursor(STREAM, group).await, store.last_id(STREAM).await] {
+                    shown.push(self.shown(result, |side, id| id.map_or("none".into(), |id| side.name(id))));
+                }
+            }
+            Step::Read { reader, want, ahead } => {
+                let result = self.readers[*reader].read(*want, *ahead).await;
+                if ahead.is_some() {
+                    // What is sent ahead may reach the server a little later; the next step must not overtake it.
+                    tokio::time::sleep(Duration::from_millis(2)).await;
+                }
+                shown.push(self.shown(result, |side, raw| side.taken(raw, *reader)));
+            }
+            Step::Settle { reader, acks, orders } => {
+                let acks = self.ids(acks);
+                let orders: Vec<_> = orders.iter().filter_map(|order| self.order(order)).collect();
+                let result = store.settle(&origin(*reader), &acks, &orders, DELAYED).await;
+                shown.push(self.shown(result, |_, verdicts| {
+                    let texts = verdicts.iter().map(|verdict| match verdict {
+                        Verdict::Refused(error) => refusal(error),
+                        other => format!("{other:?}"),
+                    });
+                    texts.collect::<Vec<_>>().join(" ")
+                }));
+                // Entries that are delayed at different times keep their order.
+                tokio::time::sleep(Duration::from_millis(2)).await;
+            }
+            Step::Renew { reader, ids } => {
+                let result = store.renew(&origin(*reader), &self.ids(ids)).await;
+                shown.push(self.shown(result, Self::names));
+            }
+            Step::Release { reader, ids, earlier } => {
+                let entries: Vec<_> = self.ids(ids).into_iter().map(|id| (id, *earlier)).collect();
+                let result = store.release(&origin(*reader), &entries).await;
+                shown.push(self.shown(result, |_, released| released.to_string()));
+            }
+            Step::Scan { reader, own, from, count } => {
+                let which = match own {
+                    None => Pending::Idle(if *count % 2 == 0 { Duration::ZERO } else { HOUR }),
+                    Some((held, uncounted)) => {
+                        Pending::Own { held: self.ids(held).into_iter().collect(), uncounted: *uncounted }
+                    }
+                };
+                let cursor = self.ids(from).first().copied().unwrap_or(EntryId::ZERO);
+                let result = store.scan(&origin(*reader), &which, cursor, *count, true).await;
+                shown.push(self.shown(result, |side, scanned| {
+                    let cursor = scanned.cursor.map_or("end".into(), |id| side.name(id));
+                    let deleted = side.names(scanned.deleted);
+                    format!("{cursor} [{deleted}] {}", side.taken(scanned.raw, *reader))
+                }));
+            }
+            Step::Promote { limit } => {
+                let result = store.promote(STREAM, DELAYED, *limit).await;
+                shown.push(self.shown(result, |_, promoted| {
+                    let far = promoted.next.map(|next| next > HOUR / 2);
+                    format!("{} {} {far:?}", promoted.moved, promoted.strange)
+                }));
+            }
+            Step::Unblock { reader } => {
+                let id = self.readers[*reader].id();
+                let result = store.unblock(id).await;
+                shown.push(self.shown(result, |_, ()| "unblocked".into()));
+            }
+            Step::Behind(_) => {}
+        }
+        shown
+    }
+
+    pub(crate) fn names(&mut self, ids: Vec<EntryId>) -> String {
+        ids.into_iter().map(|id| self.name(id)).collect::<Vec<_>>().join(" ")
+    }
+
+    fn order(&self, order: &Wanted) -> Option<Order> {
+        let token = self.tokens.get(order.token % self.tokens.len().max(1))?.clone();
+        let count = token.server_count() + u32::from(order.miscounted);
+        let owner = order.owner.map_or_else(|| Arc::clone(&token.batch().origin), origin);
+        Some(Order { token, owner, count, action: order.action })
+    }
+}
