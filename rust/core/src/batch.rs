@@ -10,7 +10,7 @@ use bytes::Bytes;
 
 use crate::credit::Credits;
 use crate::entry::{EntryId, Slot, Span};
-use crate::reply;
+use crate::{header, reply};
 
 /// Where entries of a batch come from, and under which name they are held.
 #[derive(Debug, PartialEq, Eq)]
@@ -227,6 +227,15 @@ impl Token {
     pub fn fields(&self) -> impl Iterator<Item = (&[u8], &[u8])> {
         let bytes: &[u8] = &self.batch.bytes;
         reply::fields(bytes, self.slot()).map(|(name, value)| (name.of(bytes), value.of(bytes)))
+    }
+
+    /// The fields of a copy that a retry in `group` makes: those of the original, with the retry headers written anew.
+    pub fn copied_fields(&self, group: &str) -> Vec<(Vec<u8>, Vec<u8>)> {
+        let kept = self.fields().filter(|(name, _)| !header::is_rewritten(name));
+        let mut fields: Vec<_> = kept.map(|(name, value)| (name.to_vec(), value.to_vec())).collect();
+        fields.push((header::RETRY_COUNT.to_vec(), self.delivery_count().to_string().into_bytes()));
+        fields.push((header::RETRY_GROUP.to_vec(), group.as_bytes().to_vec()));
+        fields
     }
 
     /// Deliveries including this one; those of the entries it is a copy of count on.

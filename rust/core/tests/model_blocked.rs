@@ -1,13 +1,16 @@
 //! Reads that block, by the time of day, on the model and on Redis 8.10: both end them by the same causes, and not
 //! before their time.
 
+#[expect(dead_code, reason = "other tests use the rest")]
+#[path = "model_support/resp.rs"]
+mod resp;
 #[path = "model_support/server.rs"]
 mod server;
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use redis::cmd;
+use resp::{Connection, Reply};
 use ruststream_core::batch::{Origin, RawBatch};
 use ruststream_core::clock::Clock;
 use ruststream_core::error::{Error, Result};
@@ -32,6 +35,7 @@ fn origin(consumer: &str) -> Arc<Origin> {
 }
 
 /// What is done behind a store's back.
+#[derive(Clone, Copy)]
 enum Behind {
     Remove,
     Text,
@@ -40,7 +44,7 @@ enum Behind {
 
 /// What is behind it.
 enum Back {
-    Server(Box<RedisStore>),
+    Server(u16),
     Model(Arc<Model>),
 }
 
@@ -55,7 +59,7 @@ impl Side {
         let Ok(address) = Address::parse(&format!("redis://127.0.0.1:{}", server.port), None, None) else {
             panic!("no address")
         };
-        let back = Back::Server(Box::new(RedisStore::new(address.clone())));
+        let back = Back::Server(server.port);
         Self::connected(Arc::new(RedisStore::new(address)), back).await
     }
 
@@ -70,16 +74,16 @@ impl Side {
         Self { store, back }
     }
 
-    async fn behind(&self, what: Behind) {
+    fn behind(&self, what: Behind) {
         match &self.back {
-            Back::Server(server) => {
-                let command = match what {
-                    Behind::Remove => cmd("DEL").arg(STREAM).clone(),
-                    Behind::Text => cmd("SET").arg(STREAM).arg("x").clone(),
-                    Behind::Empty => cmd("XTRIM").arg(STREAM).arg("MAXLEN").arg(0).clone(),
+            Back::Server(port) => {
+                let words: &[&str] = match what {
+                    Behind::Remove => &["DEL", STREAM],
+                    Behind::Text => &["SET", STREAM, "x"],
+                    Behind::Empty => &["XTRIM", STREAM, "MAXLEN", "0"],
                 };
-                let done = server.command(&command).await;
-                assert!(done.is_ok(), "{done:?}");
+                let done = Connection::open(*port).ask(words);
+                assert!(!matches!(done, Reply::Error(_)), "{done:?}");
             }
             Back::Model(model) => model.run(|keys| match what {
                 Behind::Remove => assert!(keys.del(&[STREAM]) < 2),
@@ -93,7 +97,7 @@ impl Side {
     }
 
     async fn begin(&self) {
-        self.behind(Behind::Remove).await;
+        self.behind(Behind::Remove);
         assert_eq!(self.store.create_group(STREAM, "g", "0").await, Ok(true));
     }
 
@@ -203,7 +207,7 @@ async fn an_entry_without_a_body_ends_no_wait() {
     on_both(|side| async move {
         side.begin().await;
         side.deliver("first").await;
-        side.behind(Behind::Empty).await;
+        side.behind(Behind::Empty);
         let (answer, took) = ended(side.read(Some(ms(30)), ms(200)).await).await;
         assert!(answer.is_ok_and(|raw| raw.slots.is_empty()) && took >= ms(200), "{took:?}");
     })
@@ -232,12 +236,12 @@ async fn the_end_of_the_key_ends_the_wait_with_an_error() {
     on_both(|side| async move {
         side.begin().await;
         let reading = side.read(Some(LONG), LONG).await;
-        side.behind(Behind::Remove).await;
+        side.behind(Behind::Remove);
         let (answer, _) = ended(reading).await;
         assert!(matches!(&answer, Err(Error::NoGroup(text)) if text.contains("'s'")), "{answer:?}");
         side.begin().await;
         let reading = side.read(None, LONG).await;
-        side.behind(Behind::Text).await;
+        side.behind(Behind::Text);
         let (answer, _) = ended(reading).await;
         assert!(matches!(&answer, Err(Error::Server(text)) if text.starts_with("WRONGTYPE")), "{answer:?}");
     })

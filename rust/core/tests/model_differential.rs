@@ -11,7 +11,7 @@
 mod choice;
 #[path = "model_differential/replies.rs"]
 mod replies;
-#[path = "model_differential/resp.rs"]
+#[path = "model_support/resp.rs"]
 mod resp;
 #[path = "model_support/server.rs"]
 mod server;

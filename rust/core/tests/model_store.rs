@@ -7,6 +7,9 @@
 
 #[path = "model_store/operation.rs"]
 mod operation;
+#[expect(dead_code, reason = "other tests use the rest")]
+#[path = "model_support/resp.rs"]
+mod resp;
 #[path = "model_support/server.rs"]
 mod server;
 #[path = "model_store/side.rs"]
@@ -17,7 +20,7 @@ use std::time::Duration;
 
 use fastrand::Rng;
 use operation::{Behind, Chooser, Step};
-use redis::{Cmd, Value, cmd};
+use resp::{Connection, Reply};
 use ruststream_core::clock::Clock;
 use ruststream_core::entry::EntryId;
 use ruststream_core::model::{Model, ModelStore, Range};
@@ -33,7 +36,7 @@ const LOOK: u64 = 10;
 struct Pair {
     redis: Side,
     model: Side,
-    server: RedisStore,
+    server: Connection,
     inside: Arc<Model>,
 }
 
@@ -42,8 +45,8 @@ impl Pair {
         let Ok(address) = Address::parse(&format!("redis://127.0.0.1:{}", server.port), None, None) else {
             panic!("no address")
         };
-        let witness = RedisStore::new(address.clone());
-        assert!(witness.command(&cmd("FLUSHALL")).await.is_ok());
+        let mut witness = Connection::open(server.port);
+        assert_eq!(witness.ask(&["FLUSHALL"]), Reply::text("OK"));
         let inside = Model::new(Arc::new(Clock::new()));
         let model = ModelStore::with_abilities(Arc::clone(&inside), offered);
         Self {
@@ -54,79 +57,56 @@ impl Pair {
         }
     }
 
-    async fn ask(&self, words: &[&str]) {
-        let mut command = cmd(words[0]);
-        command.arg(&words[1..]);
-        let _ = self.server.command(&command).await;
-    }
-
     /// Change both behind their stores' backs.
-    async fn behind(&self, what: &Behind) {
+    fn behind(&mut self, what: &Behind) {
         match what {
             Behind::Delete(picks) => {
-                let ids: Vec<_> = self.redis.ids(picks).iter().map(ToString::to_string).collect();
-                let words: Vec<_> = ["XDEL", STREAM].into_iter().chain(ids.iter().map(String::as_str)).collect();
-                self.ask(&words).await;
+                let ids = self.redis.ids(picks).into_iter().map(|id| id.to_string());
+                let words: Vec<_> = ["XDEL", STREAM].map(str::to_owned).into_iter().chain(ids).collect();
+                self.server.ask(&words);
                 let _ = self.inside.run(|keys| keys.xdel(STREAM, &self.model.ids(picks)));
             }
             Behind::Remove(key) => {
-                self.ask(&["DEL", key]).await;
+                self.server.ask(&["DEL", key]);
                 self.inside.run(|keys| keys.del(&[key]));
                 // A stream that is made again within the same millisecond would give out the same ids again.
-                tokio::time::sleep(Duration::from_millis(2)).await;
+                std::thread::sleep(Duration::from_millis(2));
             }
             Behind::Text(key) => {
-                self.ask(&["SET", key, "text"]).await;
+                self.server.ask(&["SET", key, "text"]);
                 self.inside.run(|keys| keys.set(key, b"text"));
             }
             Behind::Strange(member) => {
-                let _ = self.server.command(cmd("ZADD").arg(DELAYED).arg(1).arg(member)).await;
+                self.server.ask(&[b"ZADD", DELAYED.as_bytes(), b"1", member]);
                 let _ = self.inside.run(|keys| keys.zadd(DELAYED, 1.0, member));
             }
             Behind::Destroy(group) => {
-                self.ask(&["XGROUP", "DESTROY", STREAM, group]).await;
+                self.server.ask(&["XGROUP", "DESTROY", STREAM, group]);
                 let _ = self.inside.run(|keys| keys.xgroup_destroy(STREAM, group));
             }
         }
     }
 
-    async fn words(&self, command: &mut Cmd) -> Vec<Vec<String>> {
-        fn text(value: &Value) -> String {
-            match value {
-                Value::BulkString(bytes) => bytes.escape_ascii().to_string(),
-                Value::Int(number) => number.to_string(),
-                _ => String::new(),
-            }
-        }
-        let Ok(Value::Array(rows)) = self.server.command(command).await else { return Vec::new() };
-        let row = |row: &Value| match row {
-            Value::Array(parts) => parts.iter().map(text).collect(),
-            other => vec![text(other)],
-        };
-        rows.iter().map(row).collect()
-    }
-
     /// Compare the entries and what is pending of them.
-    async fn look(&mut self) -> std::result::Result<(), String> {
-        let there = self.words(cmd("XRANGE").arg(STREAM).arg("-").arg("+")).await;
-        let there: Vec<_> = there.iter().filter_map(|row| EntryId::parse(row[0].as_bytes())).collect();
+    fn look(&mut self) -> std::result::Result<(), String> {
+        let there = self.server.ask(&["XRANGE", STREAM, "-", "+"]);
+        let id = |row: &Reply| EntryId::parse(row.items()[0].words().as_bytes()).unwrap_or_default();
+        let there = self.redis.names(there.items().iter().map(id).collect());
         let here = self.inside.run(|keys| keys.xrange(STREAM, Range::ALL, None)).unwrap_or_default();
-        let here: Vec<_> = here.iter().map(|body| body.id()).collect();
-        let (there, here) = (self.redis.names(there), self.model.names(here));
+        let here = self.model.names(here.iter().map(|body| body.id()).collect());
         if there != here {
             return Err(format!("entries\n  server: {there}\n  model:  {here}"));
         }
         for group in ["g", "h"] {
-            let rows = self.words(cmd("XPENDING").arg(STREAM).arg(group).arg("-").arg("+").arg(10_000)).await;
+            let rows = self.server.ask(&["XPENDING", STREAM, group, "-", "+", "10000"]);
             let mut there = Vec::new();
-            for row in &rows {
-                let id = EntryId::parse(row[0].as_bytes()).unwrap_or_default();
-                there.push(format!("{} {} {}", self.redis.name(id), row[1], row[3]));
+            for row in rows.items() {
+                there.push((self.redis.name(id(row)), row.items()[1].words(), row.items()[3].clone()));
             }
             let rows = self.inside.run(|keys| keys.xpending_range(STREAM, group, 0, Range::ALL, 10_000, None));
             let mut here = Vec::new();
             for row in rows.unwrap_or_default() {
-                here.push(format!("{} {} {}", self.model.name(row.id), row.consumer, row.count));
+                here.push((self.model.name(row.id), row.consumer, Reply::int(row.count)));
             }
             if there != here {
                 return Err(format!("pending in {group}\n  server: {there:?}\n  model:  {here:?}"));
@@ -137,7 +117,7 @@ impl Pair {
 
     async fn step(&mut self, step: &Step) -> std::result::Result<(), String> {
         if let Step::Behind(what) = step {
-            self.behind(what).await;
+            self.behind(what);
         }
         let (there, here) = (self.redis.run(step).await, self.model.run(step).await);
         if there != here {
@@ -166,7 +146,7 @@ async fn compare(build: &str, abilities: Abilities) {
             let step = chooser.step(pair.redis.ids.len(), pair.redis.tokens.len(), abilities.claim);
             let mut result = pair.step(&step).await;
             if result.is_ok() && (at % LOOK == 0 || at == steps) {
-                result = pair.look().await;
+                result = pair.look();
             }
             if let Err(difference) = result {
                 let last = last[last.len().saturating_sub(12)..].join("\n");

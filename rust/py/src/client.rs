@@ -29,6 +29,8 @@ pub(crate) struct RedisClient {
     pub(crate) store: Arc<dyn StreamStore>,
     pub(crate) groups: Groups,
     pub(crate) clock: Arc<Clock>,
+    /// The clock is the server's own, and nothing is to be learnt of it.
+    same_clock: bool,
     pub(crate) reconnect: Backoff,
     publisher: Arc<Publisher>,
     closed: CancellationToken,
@@ -47,12 +49,13 @@ impl RedisClient {
         reconnect_initial: f64,
         reconnect_maximum: f64,
     ) -> PyResult<Self> {
-        let (store, clock) = server(url, username, password).map_err(|error| errors::to_py(py, &error))?;
+        let (store, clock, same_clock) = server(url, username, password).map_err(|error| errors::to_py(py, &error))?;
         let publisher = Publisher::new(Arc::clone(&store), Arc::clone(&engine.bell) as _);
         Ok(Self {
             store,
             groups: Groups::default(),
             clock,
+            same_clock,
             reconnect: Backoff::new(seconds(reconnect_initial), seconds(reconnect_maximum)),
             publisher: Arc::new(publisher),
             closed: CancellationToken::new(),
@@ -63,10 +66,14 @@ impl RedisClient {
     fn connect<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         let (store, clock) = (Arc::clone(&self.store), Arc::clone(&self.clock));
         let (publisher, closed) = (Arc::clone(&self.publisher), self.closed.clone());
+        let same_clock = self.same_clock;
         let work = async move {
             let abilities = store.connect().await?;
-            clock.set_server_ms(store.time_ms().await?);
             tokio::spawn(publisher.run(closed.clone()));
+            if same_clock {
+                return Ok(abilities);
+            }
+            clock.set_server_ms(store.time_ms().await?);
             tokio::spawn(async move {
                 loop {
                     tokio::select! {
@@ -161,14 +168,18 @@ impl RedisClient {
 }
 
 /// The server behind a URL, and its clock: one in this process, shared by all that name it, or one to connect to.
-fn server(url: &str, username: Option<&str>, password: Option<&str>) -> Result<(Arc<dyn StreamStore>, Arc<Clock>)> {
+fn server(
+    url: &str,
+    username: Option<&str>,
+    password: Option<&str>,
+) -> Result<(Arc<dyn StreamStore>, Arc<Clock>, bool)> {
     if let Some(name) = url.strip_prefix("memory://") {
         let model = Models::named(name);
         let clock = Arc::clone(model.clock());
-        return Ok((Arc::new(ModelStore::new(model)), clock));
+        return Ok((Arc::new(ModelStore::new(model)), clock, true));
     }
     let address = Address::parse(url, username, password)?;
-    Ok((Arc::new(RedisStore::new(address)), Arc::new(Clock::new())))
+    Ok((Arc::new(RedisStore::new(address)), Arc::new(Clock::new()), false))
 }
 
 /// Seconds of Python as a duration; nonsense was refused before.

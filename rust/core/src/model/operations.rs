@@ -47,15 +47,6 @@ fn refused(error: Error) -> Verdict {
     }
 }
 
-/// The fields of a copy: those of the original, with the retry headers written anew.
-fn copy_fields(token: &Token, group: &str) -> Vec<(Vec<u8>, Vec<u8>)> {
-    let kept = token.fields().filter(|(name, _)| !header::is_rewritten(name));
-    let mut fields: Vec<_> = kept.map(|(name, value)| (name.to_vec(), value.to_vec())).collect();
-    fields.push((header::RETRY_COUNT.to_vec(), token.delivery_count().to_string().into_bytes()));
-    fields.push((header::RETRY_GROUP.to_vec(), group.as_bytes().to_vec()));
-    fields
-}
-
 #[expect(clippy::cast_precision_loss, reason = "scores are floating point numbers on the server too")]
 fn score(now: u64, delay: Duration) -> f64 {
     now as f64 + u64::try_from(delay.as_millis()).unwrap_or(u64::MAX) as f64
@@ -102,7 +93,7 @@ impl Keyspace {
 
     fn try_retry(&mut self, order: &Order, delay_key: &str) -> Result<Verdict> {
         let (owner, id) = (&order.owner, order.token.id());
-        let fields = copy_fields(&order.token, &owner.group);
+        let fields = order.token.copied_fields(&owner.group);
         if fields.len() * 2 > MAX_COPY {
             let fields = fields.len();
             let text = format!("an entry of {fields} fields is too large to be copied for a retry");

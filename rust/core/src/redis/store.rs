@@ -18,8 +18,8 @@ use crate::store::{Abilities, Action, Append, EntryReader, Order, Pending, Promo
 
 /// Ids per plain `XACK`.
 const ACKS: usize = 1000;
-/// Field strings a script can put into one command; Lua's stack ends near 8,000.
-const MAX_COPY: usize = 7000;
+/// Fields a script can put into one command; Lua's stack ends near 8,000 strings.
+const MAX_COPY: usize = 3500;
 
 /// A Redis or Valkey server.
 #[derive(Debug)]
@@ -42,7 +42,6 @@ impl RedisStore {
             abilities: RwLock::default(),
         }
     }
-
 }
 
 pub(super) fn with_id(command: &mut Cmd, id: EntryId) {
@@ -81,25 +80,11 @@ fn group_acks(orders: &[Order]) -> Vec<Checked> {
     groups
 }
 
-/// The fields of a copy: those of the original, with the retry headers written anew.
-fn copy_fields(token: &Token, group: &str) -> Vec<Vec<u8>> {
-    let mut fields: Vec<Vec<u8>> = Vec::new();
-    for (name, value) in token.fields().filter(|(name, _)| !header::is_rewritten(name)) {
-        fields.push(name.to_vec());
-        fields.push(value.to_vec());
-    }
-    fields.push(header::RETRY_COUNT.to_vec());
-    fields.push(token.delivery_count().to_string().into_bytes());
-    fields.push(header::RETRY_GROUP.to_vec());
-    fields.push(group.as_bytes().to_vec());
-    fields
-}
-
 fn retry_command(order: &Order, delay_key: &str) -> Result<Cmd> {
     let owner = &order.owner;
-    let fields = copy_fields(&order.token, &owner.group);
+    let fields = order.token.copied_fields(&owner.group);
     if fields.len() > MAX_COPY {
-        let fields = fields.len() / 2;
+        let fields = fields.len();
         return Err(Error::Server(format!("an entry of {fields} fields is too large to be copied for a retry")));
     }
     let mut command = scripts::call(&scripts::RETRY, &[&owner.stream, delay_key]);
@@ -110,8 +95,8 @@ fn retry_command(order: &Order, delay_key: &str) -> Result<Cmd> {
         Action::Copy | Action::Ack => -1,
     };
     command.arg(order.count).arg(delay).arg(u8::from(order.token.copy_of().is_some()));
-    for field in &fields {
-        command.arg(field);
+    for (name, value) in &fields {
+        command.arg(name).arg(value);
     }
     Ok(command)
 }

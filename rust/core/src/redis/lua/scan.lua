@@ -12,7 +12,8 @@ for _, seen in ipairs(pending) do
     if #entries == take then full = true break end
     local claimed = redis.call('XCLAIM', stream, group, consumer, 0, id)
     if claimed[1] and claimed[1][2] then
-      entries[#entries + 1] = {id, claimed[1][2], idle, seen[4]}
+      -- The count that XNACK FATAL sets does not fit Lua's numbers.
+      entries[#entries + 1] = {id, claimed[1][2], idle, math.min(seen[4], 4294967295)}
     else
       -- Since 7.0 XCLAIM drops it by itself; before, it has to be acknowledged.
       redis.call('XACK', stream, group, id)

@@ -4,7 +4,8 @@ for at = 4, #ARGV do
   local id = ARGV[at]
   local seen = redis.call('XPENDING', stream, group, id, id, 1)[1]
   if seen and seen[2] == consumer then
-    local claimed, count = nil, seen[4]
+    -- The count that XNACK FATAL sets does not fit Lua's numbers.
+    local claimed, count = nil, math.min(seen[4], 4294967295)
     if uncounted then
       claimed = redis.call('XCLAIM', stream, group, consumer, 0, id, 'RETRYCOUNT', count)
       count = count - 1
