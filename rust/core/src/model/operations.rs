@@ -12,10 +12,9 @@ use super::delayed;
 use super::keyspace::Keyspace;
 use super::pending::PendingEntry;
 use super::settle::HandBack;
-use crate::batch::{Origin, Token};
+use crate::batch::Origin;
 use crate::entry::EntryId;
 use crate::error::{Error, Result};
-use crate::header;
 use crate::store::{Action, Order, Pending, Promoted, Verdict};
 
 /// Entries a scan looks at for each one it may take, as `XAUTOCLAIM` does.

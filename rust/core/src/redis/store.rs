@@ -10,10 +10,9 @@ use super::link::Link;
 use super::socket::SocketReader;
 use super::value::{self, integer, items};
 use super::{Address, probe, scripts};
-use crate::batch::{Origin, Token};
+use crate::batch::Origin;
 use crate::entry::EntryId;
 use crate::error::{Error, Result};
-use crate::header;
 use crate::store::{Abilities, Action, Append, EntryReader, Order, Pending, Promoted, Scanned, StreamStore, Verdict};
 
 /// Ids per plain `XACK`.
