@@ -174,7 +174,7 @@ impl Turn {
     fn look_ahead(&self, source: &StreamSource, subscription: &Subscription, want: Want) -> Option<Want> {
         let count = source.settings.count;
         let left = subscription.credits.room().saturating_sub(want.count);
-        let worth_it = self.backlog && left >= count.div_ceil(2);
+        let worth_it = self.backlog && left >= count.div_ceil(4);
         (worth_it && !scan::is_due(source) && !source.is_stalled()).then_some(Want { count: count.min(left), ..want })
     }
 
