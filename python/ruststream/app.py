@@ -114,6 +114,11 @@ class RustStream:
 
         Where nothing has set up logging, messages of this level and above go to stderr.
         """
+        with suppress(RuntimeError):
+            asyncio.get_running_loop()
+            raise ConfigError(
+                "app.run() starts a loop of its own, and one is running here: `await app.serve()` instead"
+            )
         plain_logging(log_level)
         sys.exit(asyncio.run(self._exit_code()))
 

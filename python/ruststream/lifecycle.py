@@ -224,12 +224,28 @@ def resolved(brokers: Iterable[RedisBroker]) -> list[tuple[RedisBroker, Subscrib
     groups: dict[tuple[str, str, str], list[Subscriber]] = {}
     for broker, subscriber in pairs:
         groups.setdefault((broker.address, subscriber.stream, subscriber.group), []).append(subscriber)
+    for group in groups.values():
+        _warn_of_shares(group)
     known = {where: (_recovered_after(group), _start_id(group)) for where, group in groups.items()}
     found = []
     for broker, subscriber in pairs:
         min_idle, start_id = known[broker.address, subscriber.stream, subscriber.group]
         found.append((broker, _with_min_idle(subscriber.starting_at(start_id), min_idle)))
     return found
+
+
+def _warn_of_shares(group: Iterable[Subscriber]) -> None:
+    """Say so where handlers that differ share the new entries of one group: each of them sees but a part."""
+    readers = {id(subscriber.plan.handler): subscriber for subscriber in group if subscriber.source.mode != "reclaim"}
+    if len(readers) > 1:
+        first, *others = readers.values()
+        _log.warning(
+            "subscriptions %s read the same group %s of stream %s with different handlers: each entry goes to one of "
+            "them; give each a group of its own if each is to see every entry",
+            ", ".join([first.name, *(other.name for other in others)]),
+            first.group,
+            first.stream,
+        )
 
 
 def _recovered_after(group: Iterable[Subscriber]) -> float | None:

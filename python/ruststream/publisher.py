@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from ruststream.codec import Codec, encoded
-from ruststream.errors import PublishError, PublishUncertainError
+from ruststream.errors import ConfigError, PublishError, PublishUncertainError
 
 if TYPE_CHECKING:
     from ruststream._core import EntryId, RedisClient
@@ -47,6 +48,7 @@ class Publishing:
         fields = _header_fields(headers, content_type or default_type)
         if key is not None:
             fields.append((_KEY, key))
+        self._check_loop()
         ticket = self._client.publish(stream, payload, fields, maxlen, minid, approximate)
         return await self._bell.answer(ticket)  # type: ignore[no-any-return]
 
@@ -84,6 +86,7 @@ class Publishing:
             )
         fields = _header_fields(headers, content_types.pop())
         keys = None if key is None else [key(message) for message in messages]
+        self._check_loop()
         ticket = self._client.publish_many(stream, payloads, fields, keys, maxlen, minid, approximate)
         results: list[EntryId | BaseException] = await self._bell.answer(ticket)
         failed = [result for result in results if isinstance(result, BaseException)]
@@ -93,6 +96,14 @@ class Publishing:
             first = uncertain or failed[0]
             raise kind(f"{len(failed)} of {len(results)} messages failed, the first with: {first}", results=results)
         return results  # type: ignore[return-value]
+
+    def _check_loop(self) -> None:
+        """Refuse, before anything is sent, a loop that the answer could never reach."""
+        if asyncio.get_running_loop() is not self._bell.loop:
+            raise ConfigError(
+                "publish was called on another event loop than the broker's; in a def handler or another thread take "
+                "asyncio.run_coroutine_threadsafe(broker.publish(...), loop).result(), with the app's loop"
+            )
 
 
 def _header_fields(headers: Mapping[str, bytes], content_type: str) -> list[tuple[bytes, bytes]]:

@@ -196,6 +196,9 @@ class Subscription:
         if isinstance(error, Settle):
             self._settle_returned(ctx, error.outcome)
             return
+        if ctx.settled and isinstance(error, Exception):
+            _log.error("%s: the handler failed after its delivery was settled", self._where(ctx), exc_info=error)
+            return
         if isinstance(error, DecodeError):
             outcome = self._subscriber.on_decode_error
             _log.error("%s: %s. Outcome: %r", self._where(ctx), error, outcome)

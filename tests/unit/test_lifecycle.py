@@ -250,6 +250,22 @@ def test_a_group_that_nobody_recovers_gives_a_warning(other, caplog):
         assert part in record.getMessage()
 
 
+def test_handlers_that_share_a_group_give_a_warning(caplog):
+    """Copied and changed, the group forgotten: half of each one's entries would be missing without a word."""
+    broker = RedisBroker("redis://localhost")
+
+    @broker.subscriber(CLAIMING)
+    async def one(body: bytes): ...
+
+    @broker.subscriber(CLAIMING)
+    async def other(body: bytes): ...
+
+    resolved([broker])
+    (record,) = caplog.records
+    for part in ("one, other", "ledger", "orders", "a group of its own"):
+        assert part in record.getMessage()
+
+
 def test_a_group_that_is_recovered_gives_none(caplog):
     resolved([broker_of(NEW, RECLAIM, CLAIMING)])
     assert caplog.records == []
