@@ -12,13 +12,19 @@ use crate::batch::Batch;
 #[derive(Debug, Default)]
 pub struct Inbox {
     batches: Mutex<VecDeque<Arc<Batch>>>,
+    /// Something waits; looked at for each delivery, so without the lock.
+    waiting: AtomicBool,
     hungry: AtomicBool,
 }
 
 impl Inbox {
     /// Hand a batch over. True: a lane found nothing before and must be woken.
     pub fn push(&self, batch: Arc<Batch>) -> bool {
-        self.batches.lock().push_back(batch);
+        {
+            let mut batches = self.batches.lock();
+            batches.push_back(batch);
+            self.waiting.store(true, Ordering::Release);
+        }
         self.hungry.swap(false, Ordering::AcqRel)
     }
 
@@ -26,11 +32,20 @@ impl Inbox {
     pub fn pop(&self) -> Option<Arc<Batch>> {
         let mut batches = self.batches.lock();
         let batch = batches.pop_front();
+        if batches.is_empty() {
+            self.waiting.store(false, Ordering::Release);
+        }
         if batch.is_none() {
             // Under the lock, so that a push either is seen here or sees this.
             self.hungry.store(true, Ordering::Release);
         }
         batch
+    }
+
+    /// Whether something waits, as of a moment ago.
+    #[inline]
+    pub fn is_waiting(&self) -> bool {
+        self.waiting.load(Ordering::Acquire)
     }
 
     /// Whether something waits. If not, from now on a push asks for a wake.
@@ -44,7 +59,9 @@ impl Inbox {
 
     /// Take everything, without asking for a wake.
     pub fn clear(&self) -> Vec<Arc<Batch>> {
-        self.batches.lock().drain(..).collect()
+        let mut batches = self.batches.lock();
+        self.waiting.store(false, Ordering::Release);
+        batches.drain(..).collect()
     }
 }
 
@@ -68,6 +85,20 @@ mod tests {
         assert!(inbox.pop().is_none());
         assert!(inbox.push(batch()));
         assert!(!inbox.push(batch()));
+    }
+
+    #[test]
+    fn it_says_without_a_lock_whether_something_waits() {
+        let inbox = Inbox::default();
+        assert!(!inbox.is_waiting());
+        inbox.push(batch());
+        inbox.push(batch());
+        assert!(inbox.is_waiting() && inbox.pop().is_some());
+        assert!(inbox.is_waiting() && inbox.pop().is_some());
+        assert!(!inbox.is_waiting());
+        inbox.push(batch());
+        assert_eq!(inbox.clear().len(), 1);
+        assert!(!inbox.is_waiting());
     }
 
     #[test]

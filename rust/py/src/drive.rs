@@ -141,6 +141,12 @@ fn next<'py>(
 ) -> PyResult<Option<(Bound<'py, Context>, Option<PyErr>)>> {
     let this = slf.get();
     loop {
+        // What has come is sorted in first: a fresh entry must not wait in the inbox for a crowd in the lanes to end.
+        while this.subscription.inbox.is_waiting()
+            && let Some(batch) = this.subscription.inbox.pop()
+        {
+            Consumer::queue(slf, &batch, binding.key_of.as_ref());
+        }
         let taken = {
             let mut lanes = this.lanes.lock();
             if let Some(partition) = finished.take() {
