@@ -38,6 +38,7 @@ async def test_a_migrating_payment_comes_back_under_its_own_id(broker, stream):
         moved = await broker.publish(Payment(1, "migrating-7", 500), "s", key="migrating-7")
         other = await broker.publish(Payment(2, "acc-1", 500), "s", key="acc-1")
         await eventually_async(lambda: len(posted) == 2)
+        await eventually_async(lambda: len(stream.pending_ids("ledger")) == 1)
         [row] = stream.pending("ledger")
         assert (row["message_id"], row["times_delivered"]) == (str(moved), 1)
         migrating.clear()
