@@ -99,7 +99,12 @@ class Publishing:
 
     def _check_loop(self) -> None:
         """Refuse, before anything is sent, a loop that the answer could never reach."""
-        if asyncio.get_running_loop() is not self._bell.loop:
+        try:
+            running = asyncio.get_running_loop()
+        except RuntimeError:
+            # No loop drives this, as in a forked child: the core knows what to say of that.
+            return
+        if running is not self._bell.loop:
             raise ConfigError(
                 "publish was called on another event loop than the broker's; in a def handler or another thread take "
                 "asyncio.run_coroutine_threadsafe(broker.publish(...), loop).result(), with the app's loop"
