@@ -37,7 +37,6 @@ pub struct RawBatch {
 impl RawBatch {
     /// Append an entry whose parts are not in one buffer yet; for replies that are not walked in place.
     pub fn push(&mut self, buffer: &mut Vec<u8>, mut slot: Slot, fields: &[(&[u8], &[u8])], hash_keys: bool) {
-        use crate::header::{Known, known};
         let mark = |buffer: &Vec<u8>| u32::try_from(buffer.len()).unwrap_or(u32::MAX - 1);
         slot.fields.start = mark(buffer);
         for (name, value) in fields {
@@ -49,21 +48,7 @@ impl RawBatch {
                 value_span.end = mark(buffer);
                 buffer.extend_from_slice(b"\r\n");
             }
-            match known(name) {
-                None => {}
-                Some(Known::Payload) => slot.payload = value_span,
-                Some(Known::Key) => {
-                    slot.key = value_span;
-                    if hash_keys {
-                        slot.partition = crate::partition::partition(value);
-                    }
-                }
-                Some(Known::RetryCount) => {
-                    let text = std::str::from_utf8(value).ok();
-                    slot.retries = text.and_then(|text| text.parse().ok()).unwrap_or(0);
-                }
-                Some(Known::RetryGroup) => slot.copy_of = value_span,
-            }
+            slot.note(name, value, value_span, hash_keys);
         }
         slot.fields.end = mark(buffer);
         slot.field_count = u32::try_from(fields.len()).unwrap_or(u32::MAX);

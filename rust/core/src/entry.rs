@@ -2,6 +2,9 @@
 
 use std::fmt;
 
+use crate::header::{Known, known};
+use crate::partition::partition;
+
 /// A stream entry's id: milliseconds by the server's clock, and a sequence within them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct EntryId {
@@ -154,6 +157,26 @@ impl Slot {
             partition: KEYLESS,
             deleted: false,
             copy_of: Span::NONE,
+        }
+    }
+
+    /// Note a field: what the core itself needs to know of an entry. `value` is what `span` refers to.
+    #[inline]
+    pub fn note(&mut self, name: &[u8], value: &[u8], span: Span, hash_keys: bool) {
+        match known(name) {
+            None => {}
+            Some(Known::Payload) => self.payload = span,
+            Some(Known::Key) => {
+                self.key = span;
+                if hash_keys {
+                    self.partition = partition(value);
+                }
+            }
+            Some(Known::RetryCount) => {
+                let text = std::str::from_utf8(value).ok();
+                self.retries = text.and_then(|text| text.parse().ok()).unwrap_or(0);
+            }
+            Some(Known::RetryGroup) => self.copy_of = span,
         }
     }
 

@@ -5,8 +5,6 @@
 //! of deleted entries. It never panics, and allocates by what has arrived, never by what a length promises.
 
 use crate::entry::{EntryId, Slot, Span};
-use crate::header::{self, Known};
-use crate::partition::partition;
 pub use crate::resp::Malformed;
 use crate::resp::{Cursor, SHORTEST, Step};
 
@@ -165,7 +163,8 @@ impl Walker {
             }
             Stage::Value => {
                 let value = need!(cursor.bulk());
-                self.note(cursor.bytes, value);
+                let (name, bytes) = (self.name.of(cursor.bytes), value.of(cursor.bytes));
+                self.slot.note(name, bytes, value, self.hash_keys);
                 self.fields_left -= 1;
                 self.stage = Stage::Name;
             }
@@ -243,25 +242,6 @@ impl Walker {
             _ => return cursor.fail("something else than the entries of one stream"),
         };
         Ok(Some(()))
-    }
-
-    #[inline]
-    fn note(&mut self, bytes: &[u8], value: Span) {
-        match header::known(self.name.of(bytes)) {
-            None => {}
-            Some(Known::Payload) => self.slot.payload = value,
-            Some(Known::Key) => {
-                self.slot.key = value;
-                if self.hash_keys {
-                    self.slot.partition = partition(value.of(bytes));
-                }
-            }
-            Some(Known::RetryCount) => {
-                let text = std::str::from_utf8(value.of(bytes)).ok();
-                self.slot.retries = text.and_then(|text| text.parse().ok()).unwrap_or(0);
-            }
-            Some(Known::RetryGroup) => self.slot.copy_of = value,
-        }
     }
 
     #[inline]

@@ -2,6 +2,8 @@
 
 use super::*;
 use crate::entry::KEYLESS;
+use crate::header;
+use crate::partition::partition;
 use crate::resp::MAX_LINE;
 
 /// What a walk came to.

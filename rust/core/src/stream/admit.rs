@@ -70,6 +70,12 @@ fn sift(source: &StreamSource, subscription: &Subscription, raw: &mut RawBatch) 
         }
         true
     });
+    note_deleted(subscription, deleted);
+    unwanted
+}
+
+/// Count and log pending entries whose body is gone.
+pub(super) fn note_deleted(subscription: &Subscription, deleted: usize) {
     if deleted > 0 {
         subscription.stats.deleted.add(deleted);
         subscription.log(
@@ -77,5 +83,4 @@ fn sift(source: &StreamSource, subscription: &Subscription, raw: &mut RawBatch) 
             &format!("{deleted} pending entries have no body any more (deleted or trimmed); acknowledged"),
         );
     }
-    unwanted
 }

@@ -6,11 +6,10 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::StreamSource;
-use super::admit::admit;
+use super::admit::{admit, note_deleted};
 use crate::batch::Token;
 use crate::entry::EntryId;
 use crate::error::Result;
-use crate::event::Level;
 use crate::store::Pending;
 use crate::subscription::Subscription;
 
@@ -57,7 +56,7 @@ pub(super) async fn step(source: &StreamSource, subscription: &Subscription, min
     let which = Pending::Idle(min_idle);
     let read_ms = subscription.clock.now_ms();
     let scanned = source.store.scan(&subscription.origin, &which, scan.cursor, count, source.settings.by_key).await?;
-    note_deleted(subscription, &scanned.deleted);
+    note_deleted(subscription, scanned.deleted.len());
     admit(source, subscription, scanned.raw, read_ms).await?;
     if let Some(cursor) = scanned.cursor {
         scan.cursor = cursor;
@@ -97,19 +96,9 @@ async fn own_pass(source: &StreamSource, subscription: &Subscription, uncounted:
         let count = source.settings.count.min(subscription.credits.room()).max(1);
         let read_ms = subscription.clock.now_ms();
         let scanned = source.store.scan(&subscription.origin, &which, from, count, source.settings.by_key).await?;
-        note_deleted(subscription, &scanned.deleted);
+        note_deleted(subscription, scanned.deleted.len());
         admit(source, subscription, scanned.raw, read_ms).await?;
         cursor = scanned.cursor;
     }
     Ok(())
-}
-
-fn note_deleted(subscription: &Subscription, deleted: &[EntryId]) {
-    if !deleted.is_empty() {
-        subscription.stats.deleted.add(deleted.len());
-        subscription.log(
-            Level::Warning,
-            &format!("{} pending entries have no body any more (deleted or trimmed); acknowledged", deleted.len()),
-        );
-    }
 }
