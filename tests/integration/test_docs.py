@@ -70,8 +70,7 @@ class Reader:
             self.service = subprocess.Popen(
                 argv, cwd=self.folder, env=self.env, stdin=subprocess.DEVNULL, stdout=log, stderr=log
             )
-        self._read_up_to = 0
-        self.expect(" is running: ", block.where)
+        self._read_up_to = self.expect(" is running: ", block.where, 0)
 
     def stop_service(self) -> None:
         """As SIGTERM stops it: with 0, all drained."""
@@ -102,20 +101,23 @@ class Reader:
             assert re.fullmatch(pattern, self.printed.rstrip()), f"{block.where}: printed\n{self.printed}"
             self.printed = ""
         else:
+            # Two handlers may write in either order; the same line twice must be there twice.
+            found: dict[str, int] = {}
             for line in block.text.splitlines():
-                self.expect(line, block.where)
+                found[line] = self.expect(line, block.where, found.get(line, self._read_up_to))
+            self._read_up_to = max(found.values())
 
-    def expect(self, line: str, where: str) -> None:
-        """Wait until the service has written this, after what it was expected to write before."""
+    def expect(self, line: str, where: str, begin: int) -> int:
+        """Wait until the service has written this, from `begin` on in its log. Returns where it ends."""
 
         def found() -> re.Match[str] | None:
             written = self.log.read_text()
             assert self.service is not None, f"{where}: no service runs"
             assert self.service.poll() is None, f"{where}: the service ended\n{written}"
-            return re.compile(_pattern(line)).search(written, self._read_up_to)
+            return re.compile(_pattern(line)).search(written, begin)
 
         try:
-            self._read_up_to = eventually(found, timeout=15).end()
+            return eventually(found, timeout=15).end()
         except AssertionError as error:
             raise AssertionError(f"{where}: {line!r} is not in\n{self.log.read_text()}") from error
 
