@@ -11,6 +11,7 @@ from typing import Any, Final, final
 __all__ = [
     "ACK",
     "ACKED",
+    "ALARM",
     "BUILD_PROFILE",
     "DONE",
     "DROP",
@@ -53,6 +54,8 @@ STATE: Final[int]
 """`(STATE, consumer_id, state, error)`: `reading`, `retrying`, `stopped` or `failed`, and the exception or None."""
 LOG: Final[int]
 """`(LOG, level, message, {field: value})`: for `logging`."""
+ALARM: Final[int]
+"""`(ALARM, consumer_id)`: a wait that was asked for by `Consumer.alarm` is over."""
 
 # How `Consumer.drive` came to a stop: the first element of its tuple.
 SUSPENDED: Final[int]
@@ -277,6 +280,10 @@ class Consumer:
         """
     def ready(self) -> bool:
         """Whether a delivery could be taken at once. If not, the next batch rings the bell."""
+    def now(self) -> float:
+        """Seconds of the core's clock, from an arbitrary beginning."""
+    def alarm(self, after: float) -> None:
+        """Ask for an `ALARM` event in so many seconds of the core's clock."""
     def watch(self, ctx: Context) -> None:
         """Ask for an `ACKED` event once this delivery's outcome is answered."""
     def settle(self, ctx: Context, outcome: int, delay: float | None = None) -> bool:

@@ -98,6 +98,22 @@ class DecodeError(RustStreamError):
         self.handler = handler
 
 
+class HandlerTimeoutError(RustStreamError, TimeoutError):
+    """A handler ran longer than its subscription's `timeout`. It goes through `on_error` as a `TimeoutError`.
+
+    The `TimeoutError` of a handler's own `asyncio.timeout` is none of these: a rule that names this class is for the
+    subscription's timeout alone. Both are an `OSError` as well, as Python has it.
+    """
+
+    timeout: float
+    """What it may take, in seconds."""
+
+    def __init__(self, message: str, timeout: float = 0.0) -> None:
+        """Keep the timeout beside the message."""
+        super().__init__(message)
+        self.timeout = timeout
+
+
 class LeaseLostError(RustStreamError):
     """Someone else owns the entry or the shard by now."""
 

@@ -8,6 +8,7 @@ from contextvars import Context as Variables
 from typing import Any, Final, Protocol
 
 from ruststream._core import RAISED, RETURNED, SUSPENDED, Consumer, Context
+from ruststream.timeouts import Timeout
 
 
 class Settling(Protocol):
@@ -25,6 +26,9 @@ class Settling(Protocol):
 
     def pass_on(self) -> None:
         """This lane is about to wait for its handler: let another one take what is ready."""
+
+    def where(self, ctx: Context) -> str:
+        """Name a delivery, for the log."""
 
     def returned(self, ctx: Context, value: object) -> None:
         """The handler returned this."""
@@ -65,10 +69,15 @@ class Resumed:
 class Lane:
     """Takes deliveries one after another until its subscription drains."""
 
-    def __init__(self, subscription: Settling, name: str) -> None:
+    def __init__(self, subscription: Settling, name: str, timeout: Timeout | None = None) -> None:
         """Start the task."""
         self._subscription = subscription
+        self._timeout = timeout
         self._cancelled = False
+        self.due = 0.0
+        """When the handler that waits has run long enough, where there is a timeout."""
+        self.overran = 0
+        """How often its timeout took notice of it."""
         self.context: Context | None = None
         """The delivery whose handler waits for something."""
         self.task: Final = asyncio.create_task(self._run(), name=name)
@@ -77,6 +86,14 @@ class Lane:
         """Cancel the handler that runs, and end. Its entry is not settled."""
         self._cancelled = True
         self.task.cancel()
+
+    def expire(self) -> None:
+        """Cancel the handler that runs: it has taken too long."""
+        self.task.cancel()
+
+    def where(self) -> str | None:
+        """Name the delivery whose handler waits for something."""
+        return None if self.context is None else self._subscription.where(self.context)
 
     async def _run(self) -> None:
         subscription = self._subscription
@@ -112,6 +129,9 @@ class Lane:
     async def _resume(self, ctx: Context, rest: Resumed) -> None:
         self.context = ctx
         self._subscription.pass_on()
+        timeout = self._timeout
+        if timeout is not None:
+            timeout.begin(self)
         try:
             value = await rest
         except BaseException as error:  # noqa: BLE001 - the handler's
@@ -120,11 +140,18 @@ class Lane:
             if self._cancelled:
                 # It swallowed the cancellation. Nobody knows how far it came, so its entry stays pending.
                 return
+            if value is None and timeout is not None and timeout.ended(self):
+                # The same; only an outcome of its own says that it knew what it did.
+                self._subscription.raised(ctx, timeout.error(None))
+                return
             self._subscription.returned(ctx, value)
 
     def _failed(self, ctx: Context, error: BaseException) -> None:
-        if self._cancelled and isinstance(error, asyncio.CancelledError):
-            return
+        if isinstance(error, asyncio.CancelledError):
+            if self._cancelled:
+                return
+            if self._timeout is not None and self._timeout.ended(self):
+                error = self._timeout.error(error)
         self._subscription.raised(ctx, error)
 
     async def _take_back(self) -> None:

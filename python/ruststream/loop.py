@@ -6,7 +6,7 @@ import asyncio
 import logging
 from typing import Any, Final, Protocol
 
-from ruststream._core import ACKED, DONE, LOG, LOST, READY, STATE, Engine, EntryId
+from ruststream._core import ACKED, ALARM, DONE, LOG, LOST, READY, STATE, Engine, EntryId
 from ruststream.errors import ShutDownError
 
 _log: Final = logging.getLogger("ruststream")
@@ -23,6 +23,9 @@ class Listener(Protocol):
 
     def acked(self, ids: list[EntryId]) -> None:
         """The server answered the acks of these entries."""
+
+    def alarm(self) -> None:
+        """A wait that it asked for is over."""
 
     def changed(self, state: str, error: BaseException | None) -> None:
         """The subscription's state changed."""
@@ -95,5 +98,7 @@ class Bell:
             listener.lost(event[2])
         elif kind == ACKED:
             listener.acked(event[2])
+        elif kind == ALARM:
+            listener.alarm()
         elif kind == STATE:
             listener.changed(event[2], event[3])

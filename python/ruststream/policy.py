@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
 from ruststream.errors import ConfigError
 from ruststream.option import Duration, seconds
-from ruststream.outcome import Outcome, leave
+from ruststream.outcome import Outcome, Settle, leave
 
-__all__ = ["Backoff", "ErrorPolicy", "available", "seconds"]
+__all__ = ["Backoff", "ErrorPolicy", "available", "leaves", "safest", "seconds"]
 
+_GIVES_UP: Final = {"leave": 0, "retry": 1, "dead_letter": 2, "drop": 3, "ack": 4}
 _HINT: Final = "an outcome such as leave(), or a mapping such as {ConnectionError: retry(), ValueError: drop()}"
 
 
@@ -86,11 +87,23 @@ class ErrorPolicy:
     def outcome(self, error: BaseException) -> Outcome:
         """Return the outcome of a delivery whose handler raised this.
 
-        A group counts as what its leaves agree on. Where they differ it is what is said of groups by name, else
-        the default, so that no catch-all drops what one leaf wanted retried.
+        Of a group each leaf has its outcome, that of a `Settle` among them being its own; a leaf without a rule has
+        that of the group's class, where a rule names one, else the default. The safest of these wins (`safest`), so
+        that no rule for one leaf gives up what another one wants to keep.
         """
-        found = self._of_group(error) if isinstance(error, BaseExceptionGroup) else self._of_class(type(error))
-        return self._default if found is None else found
+        if not isinstance(error, BaseExceptionGroup):
+            return self._of_one(error, self._default)
+        groups = (base for base in type(error).__mro__ if issubclass(base, BaseExceptionGroup))
+        unnamed = next((self._by_class[base] for base in groups if base in self._by_class), self._default)
+        return safest(self._of_one(leaf, unnamed) for leaf in leaves(error))
+
+    def _of_one(self, error: BaseException, default: Outcome) -> Outcome:
+        if isinstance(error, Settle):
+            return error.outcome
+        if not isinstance(error, Exception):
+            return leave()
+        found = self._of_class(type(error))
+        return default if found is None else found
 
     def _of_class(self, cls: type[BaseException]) -> Outcome | None:
         try:
@@ -100,12 +113,20 @@ class ErrorPolicy:
             self._found[cls] = found
             return found
 
-    def _of_group(self, group: BaseExceptionGroup[BaseException]) -> Outcome | None:
-        leaves = {self._of_class(type(leaf)) for leaf in _leaves(group)}
-        if len(leaves) == 1 and None not in leaves:
-            return leaves.pop()
-        groups = (base for base in type(group).__mro__ if issubclass(base, BaseExceptionGroup))
-        return next((self._by_class[base] for base in groups if base in self._by_class), None)
+
+def safest(outcomes: Iterable[Outcome]) -> Outcome:
+    """Return the outcome that gives up the least: `leave()`, then `retry()`, `dead_letter()`, `drop()`, `ack()`.
+
+    Of several retries it is the one that waits longest, else the first.
+    """
+    return min(outcomes, key=lambda outcome: (_GIVES_UP.get(outcome.kind, len(_GIVES_UP)), -(outcome.delay or 0.0)))
+
+
+def leaves(error: BaseException) -> list[BaseException]:
+    """Return what a group holds, groups within it looked into, in their order; of anything else itself."""
+    if not isinstance(error, BaseExceptionGroup):
+        return [error]
+    return [leaf for inner in error.exceptions for leaf in leaves(inner)]
 
 
 def available(outcome: object, option: str) -> Outcome:
@@ -129,16 +150,6 @@ def _exception_class(cls: object) -> type[Exception]:
     if not issubclass(cls, Exception):
         raise ConfigError(f"on_error can't map {cls.__name__}: it ends the task or the process, not one delivery")
     return cls
-
-
-def _leaves(group: BaseExceptionGroup[BaseException]) -> list[BaseException]:
-    found: list[BaseException] = []
-    for error in group.exceptions:
-        if isinstance(error, BaseExceptionGroup):
-            found.extend(_leaves(error))
-        else:
-            found.append(error)
-    return found
 
 
 def _number(value: object, option: str, least: float, most: float) -> float:

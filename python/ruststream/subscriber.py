@@ -53,6 +53,9 @@ class SubscriberOptions(TypedDict, total=False):
     """The outcome of an exception, by class. Default: `leave()`."""
     on_decode_error: Outcome | None
     """The outcome of a payload, or of a header asked for by type, that does not decode. Default: `leave()`."""
+    timeout: Duration | None
+    """Seconds a handler may run; then it is cancelled, and `TimeoutError` goes through `on_error`. A `def` handler
+    can't be cancelled: its entry is held until it returns. Default None: as long as it takes."""
     backoff: Backoff | None
     """The wait before a `retry()` without a delay. Default None: what the source's mode says."""
     renew_stalled: Duration | None
@@ -91,6 +94,8 @@ class Subscriber:
     """The outcome of an exception."""
     on_decode_error: Outcome
     """The outcome of a delivery that raises `DecodeError` before its handler is called."""
+    timeout: float | None
+    """Seconds a handler may run; None for as long as it takes."""
     backoff: Backoff | None
     """The wait before a `retry()` without a delay; None leaves it to the mode."""
     renew_stalled: float | None
@@ -144,10 +149,9 @@ class Registration:
         self._on_error = ErrorPolicy(options.get("on_error"))
         on_decode_error = options.get("on_decode_error")
         self._on_decode_error = leave() if on_decode_error is None else available(on_decode_error, "on_decode_error")
+        self._timeout = _above_zero(options, "timeout")
         self._backoff = _backoff(options.get("backoff"))
-        self._renew_stalled = options.get("renew_stalled")
-        if self._renew_stalled is not None:
-            self._renew_stalled = seconds(self._renew_stalled, "renew_stalled", zero=False)
+        self._renew_stalled = _above_zero(options, "renew_stalled")
 
     def subscriber(self, name: str, source: RedisStream, codec: Codec) -> Subscriber:
         """Return what a broker runs.
@@ -184,6 +188,7 @@ class Registration:
             codec=chosen,
             on_error=self._on_error,
             on_decode_error=self._on_decode_error,
+            timeout=self._timeout,
             backoff=self._backoff,
             renew_stalled=renew_stalled,
         )
@@ -196,6 +201,11 @@ def _in_flight(value: object, workers: int) -> int | None:
     if in_flight < workers:
         raise ConfigError(f"max_in_flight ({in_flight}) must be at least workers ({workers})")
     return in_flight
+
+
+def _above_zero(options: Mapping[str, Any], name: str) -> float | None:
+    value = options.get(name)
+    return None if value is None else seconds(value, name, zero=False)
 
 
 def _by_key(value: object) -> bool | KeyFunction:

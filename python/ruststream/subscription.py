@@ -14,6 +14,8 @@ from ruststream.context import HeadersView
 from ruststream.errors import DecodeError, RustStreamError
 from ruststream.lane import Lane
 from ruststream.outcome import Outcome, Settle, leave
+from ruststream.policy import leaves
+from ruststream.timeouts import Timeout
 
 if TYPE_CHECKING:
     from ruststream.codec import Decode
@@ -84,6 +86,11 @@ class Subscription:
             fixed_consumer=source.consumer is not None,
         )
         self.consumer_core.bind(self, subscriber.plan.invoke, subscriber.key_of, _direct(subscriber.plan))
+        self._timeout = (
+            None
+            if subscriber.timeout is None
+            else Timeout(self.consumer_core, subscriber.timeout, cancels=subscriber.plan.is_async)
+        )
         bell.listen(self.consumer_core.id, self)
 
     # What the app does with it.
@@ -101,7 +108,7 @@ class Subscription:
     def start(self) -> None:
         """Start the lanes and begin to read."""
         for number in range(self._subscriber.workers):
-            lane = Lane(self, f"ruststream-{self.name}-{number}")
+            lane = Lane(self, f"ruststream-{self.name}-{number}", self._timeout)
             lane.task.add_done_callback(self._lane_ended)
             self._lanes.append(lane)
         self.consumer_core.start()
@@ -186,39 +193,42 @@ class Subscription:
             _log.error(
                 "%s: the handler returned %.200r; return None to ack, or an outcome such as retry(). "
                 "The entry stays pending",
-                self._where(ctx),
+                self.where(ctx),
                 value,
             )
             self._settle_returned(ctx, leave())
 
     def raised(self, ctx: Context, error: BaseException) -> None:
         """Settle a delivery by what its handler raised. An error never acks by itself."""
-        if isinstance(error, Settle):
-            self._settle_returned(ctx, error.outcome)
-            return
-        if ctx.settled and isinstance(error, Exception):
-            _log.error("%s: the handler failed after its delivery was settled", self._where(ctx), exc_info=error)
-            return
+        if all(isinstance(leaf, Settle) for leaf in leaves(error)):
+            self._settle_returned(ctx, self._subscriber.on_error.outcome(error))
+        elif ctx.settled and isinstance(error, Exception):
+            _log.error("%s: the handler failed after its delivery was settled", self.where(ctx), exc_info=error)
+        else:
+            outcome = self.judged(self.where(ctx), error)
+            if not ctx.settled:
+                self.settle(ctx, outcome)
+
+    def judged(self, where: str, error: BaseException) -> Outcome:
+        """Log a failure, and return its outcome."""
         if isinstance(error, DecodeError):
             outcome = self._subscriber.on_decode_error
-            _log.error("%s: %s. Outcome: %r", self._where(ctx), error, outcome)
-        elif isinstance(error, Exception):
-            outcome = self._subscriber.on_error.outcome(error)
-            _log.error("%s: the handler failed. Outcome: %r", self._where(ctx), outcome, exc_info=error)
-        else:
-            outcome = leave()
-            _log.error("%s: the handler was ended. Outcome: %r", self._where(ctx), outcome, exc_info=error)
-            if isinstance(error, (KeyboardInterrupt, SystemExit)) and not self._failure.done():
-                # It wants the process to end, and so it does: after the others have worked off what they are at.
-                self._failure.set_result(error)
-        if not ctx.settled:
-            self.settle(ctx, outcome)
+            _log.error("%s: %s. Outcome: %r", where, error, outcome)
+            return outcome
+        ends = next((leaf for leaf in leaves(error) if isinstance(leaf, (KeyboardInterrupt, SystemExit))), None)
+        outcome = leave() if ends is not None else self._subscriber.on_error.outcome(error)
+        what = "failed" if isinstance(error, (Exception, BaseExceptionGroup)) and ends is None else "was ended"
+        _log.error("%s: the handler %s. Outcome: %r", where, what, outcome, exc_info=error)
+        if ends is not None and not self._failure.done():
+            # It wants the process to end, and so it does: after the others have worked off what they are at.
+            self._failure.set_result(ends)
+        return outcome
 
     def _settle_returned(self, ctx: Context, outcome: Outcome) -> None:
         if ctx.settled:
             _log.error(
                 "%s: %r comes too late, the delivery was settled before; settle by hand or by return, not both",
-                self._where(ctx),
+                self.where(ctx),
                 outcome,
             )
             return
@@ -235,14 +245,14 @@ class Subscription:
         delay = outcome.delay
         if delay is not None and self._keeps_retries:
             _log.error(
-                "%s: %r comes back after min_idle, this version keeps no other delay here", self._where(ctx), outcome
+                "%s: %r comes back after min_idle, this version keeps no other delay here", self.where(ctx), outcome
             )
         if outcome.kind == "retry" and delay is None and self._subscriber.backoff is not None:
             delay = self._subscriber.backoff.delay(ctx.delivery_count)
         if outcome.kind == "dead_letter":
-            _log.error("%s: %r is not available in this version; the entry stays pending", self._where(ctx), outcome)
+            _log.error("%s: %r is not available in this version; the entry stays pending", self.where(ctx), outcome)
         if not self.consumer_core.settle(ctx, _CODES[outcome.kind], delay):
-            _log.warning("%s: another consumer owns the entry by now, %r was not sent", self._where(ctx), outcome)
+            _log.warning("%s: another consumer owns the entry by now, %r was not sent", self.where(ctx), outcome)
 
     def make_headers(self, ctx: Context) -> HeadersView:
         """Return the headers of a delivery."""
@@ -292,6 +302,11 @@ class Subscription:
                 except Exception:  # noqa: BLE001 - the user's function: it must not silence the bell
                     _log.exception("subscription %s: after_ack of entry %s failed", self.name, entry_id)
 
+    def alarm(self) -> None:
+        """End the handlers that have run too long."""
+        if self._timeout is not None:
+            self._timeout.rung(self._lanes)
+
     def changed(self, state: str, error: BaseException | None) -> None:
         """Note what the reader does."""
         self.state = state
@@ -315,7 +330,8 @@ class Subscription:
         if error is not None:
             self._failure.set_result(error)
 
-    def _where(self, ctx: Context) -> str:
+    def where(self, ctx: Context) -> str:
+        """Name a delivery, for the log."""
         return (
             f"subscription {self.name}, stream {ctx.stream}, group {ctx.group}, consumer {ctx.consumer}, "
             f"entry {ctx.entry_id}, delivery {ctx.delivery_count}"

@@ -7,7 +7,8 @@ import pytest
 from ruststream import errors
 
 NAMES = {
-    "AlreadySettledError", "ConfigError", "ConnectError", "DecodeError", "ForkError", "LeaseLostError", "PublishError",
+    "AlreadySettledError", "ConfigError", "ConnectError", "DecodeError", "ForkError", "HandlerTimeoutError",
+    "LeaseLostError", "PublishError",
     "PublishUncertainError", "RustStreamError", "ServerTooOldError", "ShutDownError", "SubscribeError",
     "TransactionError",
 }  # fmt: skip

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from ruststream.errors import ConfigError
 from ruststream.outcome import Settle, ack, dead_letter, drop, leave, retry
-from ruststream.policy import Backoff, ErrorPolicy, available
+from ruststream.policy import Backoff, ErrorPolicy, available, safest
 
 
 def test_waits_grow_up_to_the_maximum():
@@ -83,10 +83,25 @@ def test_a_group_counts_as_what_its_leaves_agree_on():
     assert policy.outcome(group(ConnectionError(), group(TimeoutError(), OSError()))) is retry()
 
 
-def test_a_group_whose_leaves_differ_is_left_whatever_the_catch_all_says():
-    policy = ErrorPolicy({OSError: retry(), Exception: drop()})
-    assert policy.outcome(group(OSError(), ValueError())) is leave()
-    assert policy.outcome(group(ValueError(), KeyError())) is drop()
+def test_of_a_group_whose_leaves_differ_the_safest_outcome_wins():
+    policy = ErrorPolicy({OSError: retry(), ValueError: drop(), KeyError: ack()})
+    assert policy.outcome(group(ValueError(), OSError())) is retry()
+    assert policy.outcome(group(KeyError(), group(ValueError()))) is drop()
+    assert policy.outcome(group(KeyError(), ValueError(), LookupError())) is leave(), "one leaf has no rule"
+    assert ErrorPolicy({OSError: retry(), Exception: drop()}).outcome(group(ValueError(), KeyError())) is drop()
+
+
+def test_a_settle_in_a_group_has_its_own_outcome():
+    policy = ErrorPolicy({ValueError: drop(), KeyError: leave()})
+    assert policy.outcome(BaseExceptionGroup("several", [Settle(retry()), ValueError()])) is retry()
+    assert policy.outcome(BaseExceptionGroup("several", [Settle(retry()), KeyError()])) is leave()
+    assert policy.outcome(BaseExceptionGroup("several", [GeneratorExit(), ValueError()])) is leave()
+
+
+def test_the_safest_of_several_retries_waits_longest():
+    assert safest([retry(after=1), retry(after=5), retry()]) == retry(after=5)
+    assert safest([ack(), drop(), dead_letter("x"), retry(after=1)]) == retry(after=1)
+    assert safest([drop(), dead_letter("first"), dead_letter("second")]) == dead_letter("first")
 
 
 def test_a_group_may_be_mapped_by_name():

@@ -80,6 +80,11 @@ impl Clock {
         u64::try_from(self.elapsed().as_millis()).unwrap_or(u64::MAX)
     }
 
+    /// Seconds since the clock began.
+    pub fn now_seconds(&self) -> f64 {
+        self.elapsed().as_secs_f64()
+    }
+
     /// The server's time of day, in milliseconds since the epoch.
     pub fn server_ms(&self) -> u64 {
         let origin = self.server_origin_ms.load(Ordering::Relaxed);

@@ -70,6 +70,11 @@ pub enum Event {
         /// Whether the caller published a list.
         many: bool,
     },
+    /// A wait that was asked for is over.
+    Alarm {
+        /// Which subscription.
+        consumer: usize,
+    },
     /// A line for the log.
     Log {
         /// How serious.

@@ -1,6 +1,7 @@
 //! `Consumer`: one subscription as the loop thread uses it.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use parking_lot::Mutex;
 use pyo3::exceptions::PyRuntimeError;
@@ -11,7 +12,7 @@ use ruststream_core::backoff::Backoff;
 use ruststream_core::batch::{Batch, Mark, Origin, Token};
 use ruststream_core::entry::KEYLESS;
 use ruststream_core::error::Error;
-use ruststream_core::event::State;
+use ruststream_core::event::{Event, State};
 use ruststream_core::held::Held;
 use ruststream_core::lanes::Lanes;
 use ruststream_core::settle::{Outcome, Settler};
@@ -223,6 +224,18 @@ impl Consumer {
         }
     }
 
+    /// Seconds of the core's clock, from an arbitrary beginning.
+    fn now(&self) -> f64 {
+        self.subscription.clock.now_seconds()
+    }
+
+    /// Ask for an `ALARM` event in so many seconds of the core's clock.
+    fn alarm(&self, py: Python<'_>, after: f64) -> PyResult<()> {
+        let consumer = self.subscription.id;
+        self.ring_after(runtime::get(py)?, seconds(after), Event::Alarm { consumer });
+        Ok(())
+    }
+
     /// Ask for an `ACKED` event once this delivery's outcome is answered.
     fn watch(&self, ctx: &Bound<'_, Context>) {
         self.subscription.watch(ctx.get().token.id());
@@ -338,6 +351,17 @@ impl Consumer {
                 Err(error) => Error::Subscribe(format!("{}: internal error: {error}", subscription.describe())),
             };
             subscription.post_state(State::Failed(failed));
+        });
+    }
+
+    /// Post an event after a wait, unless the subscription ends before.
+    pub(crate) fn ring_after(&self, runtime: &'static tokio::runtime::Runtime, wait: Duration, event: Event) {
+        let subscription = Arc::clone(&self.subscription);
+        runtime.spawn(async move {
+            tokio::select! {
+                () = subscription.closed.cancelled() => {}
+                () = subscription.clock.sleep(wait) => subscription.events.post(event),
+            }
         });
     }
 

@@ -19,10 +19,18 @@ const LOST: u8 = 2;
 const ACKED: u8 = 3;
 const STATE: u8 = 4;
 const LOG: u8 = 5;
+const ALARM: u8 = 6;
 
 /// The kinds of events, by their names in the module.
-pub(crate) const EVENTS: [(&str, u8); 6] =
-    [("READY", READY), ("DONE", DONE), ("LOST", LOST), ("ACKED", ACKED), ("STATE", STATE), ("LOG", LOG)];
+pub(crate) const EVENTS: [(&str, u8); 7] = [
+    ("READY", READY),
+    ("DONE", DONE),
+    ("LOST", LOST),
+    ("ACKED", ACKED),
+    ("STATE", STATE),
+    ("LOG", LOG),
+    ("ALARM", ALARM),
+];
 
 /// One loop's side of the core.
 #[pyclass(frozen, module = "ruststream._core")]
@@ -90,6 +98,7 @@ fn to_py(py: Python<'_>, event: Event) -> PyResult<Bound<'_, PyTuple>> {
             };
             (STATE, consumer, name, text).into_pyobject(py)
         }
+        Event::Alarm { consumer } => (ALARM, consumer).into_pyobject(py),
         Event::Log { level, message } => (LOG, level as u8, message, PyDict::new(py)).into_pyobject(py),
     }
 }

@@ -1,0 +1,109 @@
+"""The `timeout` of a subscription's handlers: one alarm of the core for all that run, and none while nothing runs."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+from typing import Final, Protocol
+
+from ruststream._core import Consumer
+from ruststream.errors import HandlerTimeoutError
+
+_log: Final = logging.getLogger("ruststream.subscription")
+
+_SHORTEST_WAIT: Final = 0.001
+"""Seconds between two alarms at least; beyond a timeout of 0.1 s it is a hundredth of that."""
+_PATIENCE: Final = 1.0
+"""Seconds that a cancelled handler has at least to clean up, before the log says that it goes on."""
+
+
+class Run(Protocol):
+    """A lane, as its timeout sees it."""
+
+    due: float
+    """When the handler it runs has run long enough, by the core's clock."""
+    overran: int
+    """How often that was told already."""
+
+    def where(self) -> str | None:
+        """Name the delivery whose handler runs; None while none waits for anything."""
+
+    def expire(self) -> None:
+        """Cancel the handler."""
+
+
+class Timeout:
+    """Ends the handlers of one subscription that run too long. One in a thread can't be ended: that is said once."""
+
+    __slots__ = ("_armed", "_cancels", "_core", "seconds")
+
+    def __init__(self, core: Consumer, seconds: float, *, cancels: bool) -> None:
+        """Ask for nothing yet.
+
+        Args:
+            core: whose clock counts.
+            seconds: what a handler may take.
+            cancels: whether the handlers run on the loop.
+        """
+        self.seconds: Final = seconds
+        self._core = core
+        self._cancels = cancels
+        self._armed = False
+
+    def begin(self, run: Run) -> None:
+        """A handler waits for something for the first time: from now on its time runs."""
+        run.overran = 0
+        run.due = self._core.now() + self.seconds
+        if not self._armed:
+            self._arm(self.seconds)
+
+    def rung(self, runs: Iterable[Run]) -> None:
+        """The alarm has rung: end what is due, and ask for the next alarm if something runs."""
+        self._armed = False
+        now = self._core.now()
+        earliest: float | None = None
+        for run in runs:
+            where = run.where()
+            if where is None:
+                continue
+            if run.due <= now:
+                self._over(run, where)
+                run.due = now + max(self.seconds, _PATIENCE)
+            if run.overran < 2 and (earliest is None or run.due < earliest):
+                earliest = run.due
+        if earliest is not None:
+            self._arm(max(earliest - now, self.seconds / 100, _SHORTEST_WAIT))
+
+    def ended(self, run: Run) -> bool:
+        """Whether the handler of this run was cancelled for taking too long."""
+        return self._cancels and run.overran > 0
+
+    def error(self, cause: BaseException | None) -> HandlerTimeoutError:
+        """Return the failure of a handler that was cancelled."""
+        error = HandlerTimeoutError(f"the handler took longer than its timeout of {self.seconds:g} s", self.seconds)
+        error.__cause__ = cause
+        return error
+
+    def _over(self, run: Run, where: str) -> None:
+        run.overran += 1
+        if not self._cancels:
+            run.overran = 2
+            _log.warning(
+                "%s: the handler takes longer than its timeout of %g s. A def handler can't be cancelled: the entry is "
+                "held until it returns, and its outcome is what it returns",
+                where,
+                self.seconds,
+            )
+        elif run.overran == 1:
+            run.expire()
+        else:
+            _log.error(
+                "%s: the handler was cancelled after its timeout of %g s and goes on all the same; its worker takes "
+                "nothing else until it ends. Let CancelledError pass",
+                where,
+                self.seconds,
+            )
+
+    def _arm(self, after: float) -> None:
+        self._armed = True
+        self._core.alarm(after)
