@@ -94,7 +94,7 @@ def test_finished_acks_are_not_held_back(place, start_worker, note):
 def test_a_new_subscription_under_a_fixed_name_takes_up_what_its_dead_self_left(
     make_server, make_witness, start_worker
 ):
-    """Nothing recovers the group: the same name, started again, begins with its own pending entries, in order."""
+    """Nothing recovers the group: the same name, started again, takes up its own pending entries, in order."""
     server = make_server("redis-8.10")
     witness = make_witness(server)
     options = {"consumer": "clerk", "count": 10}
@@ -107,5 +107,5 @@ def test_a_new_subscription_under_a_fixed_name_takes_up_what_its_dead_self_left(
     second = start_worker(server, "new", options=options).started()
     eventually(lambda: not pending(witness))
     eventually(lambda: effects_of(first, second).keys() == set(ids.values()))
-    assert [effect.entry for effect in second.effects[: len(left)]] == left
-    assert {effect.delivery for effect in second.effects[: len(left)]} == {2}
+    # New ones may be taken between two of them, as the lanes alternate.
+    assert [effect.entry for effect in second.effects if effect.delivery == 2] == left

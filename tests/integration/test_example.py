@@ -21,10 +21,13 @@ DEMONSTRATION = [sys.executable, "examples/payments.py", "--payments", "1500", "
 @contextmanager
 def run(argv: list[str], log: Path, **env: str) -> Iterator[subprocess.Popen[bytes]]:
     """Run a program in the project's folder, its output in a file. At the end it is gone."""
+    # Tests that run in a shell's background inherit that Ctrl-C is ignored: as in a terminal it is not.
+    ignored = signal.signal(signal.SIGINT, signal.default_int_handler)
     with log.open("wb") as output:
         process = subprocess.Popen(
             argv, cwd=ROOT, env={**os.environ, **env}, stdin=subprocess.DEVNULL, stdout=output, stderr=output
         )
+    signal.signal(signal.SIGINT, ignored)
     try:
         yield process
     finally:
