@@ -25,6 +25,7 @@ __all__ = [
     "RETURNED",
     "STATE",
     "SUSPENDED",
+    "BatchContext",
     "Consumer",
     "Context",
     "Engine",
@@ -163,6 +164,57 @@ class Context:
         """Publish through the broker this entry came from. Same options as `RedisBroker.publish`."""
 
 @final
+class BatchContext:
+    """The deliveries that one call of a batch handler has in its hands."""
+
+    def __len__(self) -> int: ...
+    @property
+    def contexts(self) -> tuple[Context, ...]:
+        """One `Context` per element, in the order of the list."""
+    @property
+    def entry_ids(self) -> tuple[EntryId, ...]:
+        """The entries' ids, in the order of the list."""
+    @property
+    def stream(self) -> str:
+        """The stream the entries were read from."""
+    @property
+    def group(self) -> str:
+        """The consumer group."""
+    @property
+    def consumer(self) -> str:
+        """The consumer name this process reads under."""
+    @property
+    def subscription(self) -> str:
+        """The subscription's name."""
+    @property
+    def lease_lost(self) -> Any:
+        """An `asyncio.Event`, set once someone else owns one of the entries; `lost` of its context tells which."""
+    @property
+    def lost(self) -> bool:
+        """Whether someone else owns one of the entries by now."""
+    @property
+    def settled(self) -> bool:
+        """Whether every element was given an outcome."""
+    @property
+    def state(self) -> Any:
+        """What the app's startup made."""
+    def settle(self, which: int | Context, outcome: Any) -> None:
+        """Settle one element now; it keeps this outcome whatever the handler returns for the batch.
+
+        Args:
+            which: its index in the list, or its context.
+            outcome: such as `ack()` or `retry()`.
+
+        Raises:
+            AlreadySettledError: it was settled before.
+            IndexError: there is no such element.
+            ValueError: the context is of another batch.
+            TypeError: neither an index nor a context, or no outcome.
+        """
+    def publish(self, message: object, stream: str | None = None, **options: Any) -> Coroutine[Any, Any, EntryId]:
+        """Publish through the broker these entries came from. Same options as `RedisBroker.publish`."""
+
+@final
 class Engine:
     """One loop's side of the core: the doorbell, and what happened since it last rang."""
 
@@ -255,9 +307,10 @@ class Consumer:
     def bind(
         self,
         owner: Any,
-        invoke: Callable[[Context], Coroutine[Any, Any, Any]],
+        invoke: Callable[..., Coroutine[Any, Any, Any]],
         key_of: Callable[[Context], bytes | None] | None = None,
         direct: tuple[Callable[[bytes], Any], Callable[..., Any], bool] | None = None,
+        batch: tuple[int, float, Callable[[Context], Any], Callable[[bytes], Any] | None] | None = None,
     ) -> None:
         """Give the subscription its Python side.
 
@@ -266,6 +319,9 @@ class Consumer:
         `owner` serves what `Context` leaves to Python:
         `make_headers(ctx)`, `make_lease_lost(ctx)`, `settle(ctx, outcome)`, `after_ack(ctx, callback)`,
         `publish(ctx, message, stream, **options)` and the attribute `app_state`.
+        `batch` is (entries, seconds, extract, decode) of a handler that takes batches: `invoke(messages, batch)` is
+        asked instead, once so many are ready or have been ready for so long. What neither `decode` nor `extract`
+        takes goes to `raised(ctx, error)` of the owner, alone. `make_batch_lease_lost(batch)` is asked there too.
         """
     def open(self) -> Awaitable[None]:
         """Check the server, create the group, move its cursor. Raises `ServerTooOldError` or `SubscribeError`."""
@@ -276,7 +332,8 @@ class Consumer:
 
         `cancelling` is that of the lane's task: a handler that leaves a cancellation behind ends the drive.
         Returns False when nothing is ready (the next entry rings the bell), True when the lane should let
-        others run, else a tuple that begins with `SUSPENDED`, `RETURNED` or `RAISED`.
+        others run, else a tuple that begins with `SUSPENDED`, `RETURNED` or `RAISED`. Where the handler takes
+        batches, the context in it is a `BatchContext`.
         """
     def ready(self) -> bool:
         """Whether a delivery could be taken at once. If not, the next batch rings the bell."""
@@ -288,8 +345,10 @@ class Consumer:
         """Ask for an `ACKED` event once this delivery's outcome is answered."""
     def settle(self, ctx: Context, outcome: int, delay: float | None = None) -> bool:
         """Give one delivery its outcome. False: it is not ours any more. Raises `AlreadySettledError`."""
-    def finish(self, ctx: Context) -> None:
-        """The handler of this delivery has ended: the next of its partition may start."""
+    def ack_batch(self, batch: BatchContext) -> None:
+        """Acknowledge every element of a batch that was not settled yet."""
+    def finish(self, ctx: Context | BatchContext) -> None:
+        """The handler of this delivery, or batch, has ended: the next of its partitions may start."""
     def stop_reading(self) -> Awaitable[None]:
         """Read no more; returns once the last reply has been taken in."""
     def release(self) -> Awaitable[int]:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Final
 
-from ruststream._core import Context, EntryId
+from ruststream._core import BatchContext, Context, EntryId
 from ruststream.codec import HEADER_PREFIX
 from ruststream.errors import ConfigError
 
@@ -15,6 +15,7 @@ __all__ = [
     "IDLE_MS_HEADER",
     "MEASURED_HEADERS",
     "PARTITION_KEY_HEADER",
+    "BatchContext",
     "Context",
     "EntryId",
     "Header",

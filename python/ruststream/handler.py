@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine
+import typing
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
 from ruststream.arguments import DEFAULT, PayloadReader, argument_reader
-from ruststream.codec import Codec, Decode
+from ruststream.codec import Codec, Decode, type_name
 from ruststream.context import Context
 from ruststream.errors import ConfigError
 from ruststream.signature import Handler, Signature
 from ruststream.threads import HandlerThreads
 
-Call: TypeAlias = Callable[[Context], Coroutine[Any, Any, Any]]
+Call: TypeAlias = Callable[..., Coroutine[Any, Any, Any]]
 Shape: TypeAlias = Literal["payload", "payload_context", "other"]
 
 
@@ -41,12 +42,13 @@ class HandlerPlan:
     extract: Callable[[Context], Any]
     """Return the decoded message of a delivery, whatever form the entry has. Raises `DecodeError`."""
     invoke: Call
-    """Prepare one call and return its coroutine. Raises `DecodeError`."""
+    """Prepare one call and return its coroutine. Raises `DecodeError`. Of a handler that takes batches it is
+    `invoke(messages, batch)`, after each message was decoded."""
     threads: HandlerThreads | None
     """Where a `def` handler runs."""
 
 
-def make_plan(signature: Signature, codec: Codec, fields: str, workers: int) -> HandlerPlan:
+def make_plan(signature: Signature, codec: Codec, fields: str, workers: int, *, batch: bool = False) -> HandlerPlan:
     """Compile a handler's signature for one subscription.
 
     Args:
@@ -54,34 +56,61 @@ def make_plan(signature: Signature, codec: Codec, fields: str, workers: int) -> 
         codec: decodes the payloads.
         fields: how an entry without an envelope is read: `auto`, `envelope`, or a field's name.
         workers: how many threads a `def` handler gets.
+        batch: whether the handler takes a list of messages.
 
     Raises:
-        ConfigError: the codec or msgspec can't decode into a type that the handler asks for.
+        ConfigError: the handler takes what a batch, or what one message, does not have; the codec or msgspec can't
+            decode into a type that it asks for.
     """
     payload, name = signature.payload, signature.name
+    payload_type = _payload_type(signature, batch=batch)
     decode: Decode | None = None
     extract: Callable[[Context], Any] = _no_payload
     if payload is not None:
         try:
-            reader = PayloadReader(payload.type, codec, fields, name)
+            reader = PayloadReader(payload_type, codec, fields, name)
         except ConfigError as error:
             raise ConfigError(f"handler {name}, parameter {payload.name}: {error}") from error
         decode, extract = reader.decode, reader.extract
     threads = None if signature.is_async else HandlerThreads(workers, name)
     call = signature.handler if threads is None else threads.call(signature.handler)
-    form = _shape(signature)
+    form: Shape = "other" if batch else _shape(signature)
+    invoke = _invoke_batch(signature, call) if batch else _invoke(signature, call, form, decode, extract)
     return HandlerPlan(
         handler=signature.handler,
         name=name,
         is_async=signature.is_async,
         wants_context=any(argument.role == "context" for argument in signature.arguments),
-        payload_type=None if payload is None else payload.type,
+        payload_type=payload_type,
         shape=form,
         decode=decode,
         extract=extract,
-        invoke=_invoke(signature, call, form, decode, extract),
+        invoke=invoke,
         threads=threads,
     )
+
+
+def _payload_type(signature: Signature, *, batch: bool) -> Any:
+    """Return what one message decodes into; None for a handler that takes none."""
+    payload = signature.payload
+    for argument in signature.arguments:
+        where = f"handler {signature.name}, parameter {argument.name}"
+        if argument.role == "batch" and not batch:
+            raise ConfigError(f"{where}: a BatchContext is for subscribers with batch=")
+        if batch and argument.role in ("context", "header", "headers"):
+            raise ConfigError(f"{where}: a batch has many; take a BatchContext and look at its contexts")
+    if not batch:
+        return None if payload is None else payload.type
+    if payload is None:
+        raise ConfigError(f"handler {signature.name}: with batch= its first parameter takes list[T]")
+    if payload.type in (list, Any):
+        return Any
+    if typing.get_origin(payload.type) not in (list, Sequence):
+        raise ConfigError(
+            f"handler {signature.name}, parameter {payload.name}: with batch= it takes list[T], "
+            f"not {type_name(payload.type)}"
+        )
+    return typing.get_args(payload.type)[0]
 
 
 def _no_payload(_ctx: Context) -> None:
@@ -142,3 +171,14 @@ def _invoke_payload_context(call: Handler, decode: Decode, extract: Callable[[Co
         return call(extract(ctx), ctx)  # type: ignore[no-any-return]
 
     return invoke
+
+
+def _invoke_batch(signature: Signature, call: Handler) -> Call:
+    payload = signature.payload
+    others = [argument for argument in signature.arguments if argument is not payload]
+    if not others:
+        return lambda messages, _batch: call(messages)
+    if [argument.position for argument in others] == [1]:
+        return call
+    names = [argument.name for argument in others]
+    return lambda messages, batch: call(messages, **dict.fromkeys(names, batch))

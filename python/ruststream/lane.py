@@ -7,12 +7,12 @@ from collections.abc import Coroutine, Generator
 from contextvars import Context as Variables
 from typing import Any, Final, Protocol
 
-from ruststream._core import RAISED, RETURNED, SUSPENDED, Consumer, Context
+from ruststream._core import RAISED, RETURNED, SUSPENDED, BatchContext, Consumer, Context
 from ruststream.timeouts import Timeout
 
 
-class Settling(Protocol):
-    """What a lane needs of its subscription."""
+class Feed(Protocol):
+    """What a lane takes its work from: its subscription."""
 
     consumer_core: Consumer
     """The native side."""
@@ -27,13 +27,17 @@ class Settling(Protocol):
     def pass_on(self) -> None:
         """This lane is about to wait for its handler: let another one take what is ready."""
 
-    def where(self, ctx: Context) -> str:
-        """Name a delivery, for the log."""
 
-    def returned(self, ctx: Context, value: object) -> None:
+class Judge(Protocol):
+    """What settles the deliveries, or the batches, that a lane runs. `ctx` is what the native side called them by."""
+
+    def where(self, ctx: Any) -> str:
+        """Name them, for the log."""
+
+    def returned(self, ctx: Any, value: object) -> None:
         """The handler returned this."""
 
-    def raised(self, ctx: Context, error: BaseException) -> None:
+    def raised(self, ctx: Any, error: BaseException) -> None:
         """The handler raised this."""
 
 
@@ -69,17 +73,18 @@ class Resumed:
 class Lane:
     """Takes deliveries one after another until its subscription drains."""
 
-    def __init__(self, subscription: Settling, name: str, timeout: Timeout | None = None) -> None:
+    def __init__(self, subscription: Feed, judge: Judge, name: str, timeout: Timeout | None = None) -> None:
         """Start the task."""
         self._subscription = subscription
+        self._judge = judge
         self._timeout = timeout
         self._cancelled = False
         self.due = 0.0
         """When the handler that waits has run long enough, where there is a timeout."""
         self.overran = 0
         """How often its timeout took notice of it."""
-        self.context: Context | None = None
-        """The delivery whose handler waits for something."""
+        self.context: Context | BatchContext | None = None
+        """The delivery, or the batch, whose handler waits for something."""
         self.task: Final = asyncio.create_task(self._run(), name=name)
 
     def wind_up(self) -> None:
@@ -93,7 +98,7 @@ class Lane:
 
     def where(self) -> str | None:
         """Name the delivery whose handler waits for something."""
-        return None if self.context is None else self._subscription.where(self.context)
+        return None if self.context is None else self._judge.where(self.context)
 
     async def _run(self) -> None:
         subscription = self._subscription
@@ -107,10 +112,10 @@ class Lane:
             elif stop is True:
                 await asyncio.sleep(0)
             elif stop is False:
-                # Nothing is ready: the bell, or a lane that waits for its handler, says when.
-                await subscription.idle()
                 if subscription.finished_reading:
                     return
+                # Nothing is ready: the bell, or a lane that waits for its handler, says when.
+                await subscription.idle()
 
     async def _care(self, stop: tuple[Any, ...]) -> None:
         """Deal with a delivery that the native loop could not finish by itself."""
@@ -119,14 +124,14 @@ class Lane:
             if stop[0] == SUSPENDED:
                 await self._resume(ctx, Resumed(*stop[2:]))
             elif stop[0] == RETURNED:
-                subscription.returned(ctx, stop[2])
+                self._judge.returned(ctx, stop[2])
             elif stop[0] == RAISED:
                 self._failed(ctx, stop[2])
         finally:
             self.context = None
             subscription.consumer_core.finish(ctx)
 
-    async def _resume(self, ctx: Context, rest: Resumed) -> None:
+    async def _resume(self, ctx: Any, rest: Resumed) -> None:
         self.context = ctx
         self._subscription.pass_on()
         timeout = self._timeout
@@ -142,17 +147,17 @@ class Lane:
                 return
             if value is None and timeout is not None and timeout.ended(self):
                 # The same; only an outcome of its own says that it knew what it did.
-                self._subscription.raised(ctx, timeout.error(None))
+                self._judge.raised(ctx, timeout.error(None))
                 return
-            self._subscription.returned(ctx, value)
+            self._judge.returned(ctx, value)
 
-    def _failed(self, ctx: Context, error: BaseException) -> None:
+    def _failed(self, ctx: Any, error: BaseException) -> None:
         if isinstance(error, asyncio.CancelledError):
             if self._cancelled:
                 return
             if self._timeout is not None and self._timeout.ended(self):
                 error = self._timeout.error(error)
-        self._subscription.raised(ctx, error)
+        self._judge.raised(ctx, error)
 
     async def _take_back(self) -> None:
         """Take back the cancellation that a handler left behind for its task: the next message must not get it."""

@@ -11,7 +11,7 @@ from ruststream.errors import ConfigError
 from ruststream.option import Duration, seconds
 from ruststream.outcome import Outcome, Settle, leave
 
-__all__ = ["Backoff", "ErrorPolicy", "available", "leaves", "safest", "seconds"]
+__all__ = ["Backoff", "ErrorPolicy", "available", "leaves", "safest", "said_by", "seconds"]
 
 _GIVES_UP: Final = {"leave": 0, "retry": 1, "dead_letter": 2, "drop": 3, "ack": 4}
 _HINT: Final = "an outcome such as leave(), or a mapping such as {ConnectionError: retry(), ValueError: drop()}"
@@ -127,6 +127,13 @@ def leaves(error: BaseException) -> list[BaseException]:
     if not isinstance(error, BaseExceptionGroup):
         return [error]
     return [leaf for inner in error.exceptions for leaf in leaves(inner)]
+
+
+def said_by(error: BaseException) -> Outcome | None:
+    """Return the outcome that `Settle` says, alone or in a group of nothing else; None for what is a failure."""
+    found = leaves(error)
+    settles = [leaf.outcome for leaf in found if isinstance(leaf, Settle)]
+    return safest(settles) if len(settles) == len(found) else None
 
 
 def available(outcome: object, option: str) -> Outcome:

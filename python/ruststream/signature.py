@@ -14,17 +14,18 @@ from typing import Annotated, Any, Final, Literal, NoReturn, TypeAlias, Union
 import msgspec
 
 from ruststream.codec import type_name
-from ruststream.context import Context, Header, Headers
+from ruststream.context import BatchContext, Context, Header, Headers
 from ruststream.errors import ConfigError
 
 Handler: TypeAlias = Callable[..., Any]
-Role: TypeAlias = Literal["payload", "context", "header", "headers"]
+Role: TypeAlias = Literal["payload", "context", "batch", "header", "headers"]
 
 _POSSIBLE: Final = (
     "a handler takes its payload first, and then parameters annotated Context, "
     'Annotated[T, Header("name")] or Annotated[T, Headers()]; others need a default'
 )
 _MISSING: Final = inspect.Parameter.empty
+_CONTEXTS: Final[tuple[tuple[type, Role], ...]] = ((Context, "context"), (BatchContext, "batch"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,8 +125,9 @@ class _Parameter:
             return marked
         by_position = self.parameter.kind is inspect.Parameter.POSITIONAL_OR_KEYWORD
         name, has_default = self.parameter.name, self.parameter.default is not _MISSING
-        if _is_context(bare):
-            return Argument(name, "context", Context, position=self.position if by_position else None)
+        for context, role in _CONTEXTS:
+            if _is_context(bare, context):
+                return Argument(name, role, context, position=self.position if by_position else None)
         if payload_seen or not by_position or (has_default and self.position > 0):
             if has_default:
                 return None
@@ -173,11 +175,11 @@ def _unwrapped(hint: Any) -> tuple[Any, tuple[Any, ...]]:
     return hint, ()
 
 
-def _is_context(hint: Any) -> bool:
-    """Whether this is `Context`, or `Context | None` for handlers that tests call without one."""
+def _is_context(hint: Any, context: type) -> bool:
+    """Whether this is the class, or `Context | None` for handlers that tests call without one."""
     if typing.get_origin(hint) in (Union, types.UnionType):
-        return set(typing.get_args(hint)) == {Context, type(None)}
-    return hint is Context
+        return set(typing.get_args(hint)) == {context, type(None)}
+    return hint is context
 
 
 def _hints(function: Handler, name: str, wanted: set[str]) -> Mapping[str, Any]:

@@ -22,6 +22,8 @@ KeyFunction: TypeAlias = Callable[[Any], bytes | str | int | None]
 
 _MOST_WORKERS: Final = 100_000
 _MOST_IN_FLIGHT: Final = 10_000_000
+_LARGEST_BATCH: Final = 100_000
+_BATCH_WAIT: Final = 0.05
 
 
 @runtime_checkable
@@ -46,7 +48,13 @@ class SubscriberOptions(TypedDict, total=False):
     """True: entries of one partition key run one after another in the order they were added, different keys side by
     side. A callable computes the key from the decoded payload. Default False."""
     max_in_flight: int | None
-    """Entries read and not settled yet, at most. Default: four times `count` or `workers`, whichever is more."""
+    """Entries read and not settled yet, at most. Default: four times `count` or `workers`, whichever is more; with
+    `batch` also room for a batch per worker and one that gathers."""
+    batch: int | None
+    """The handler takes `list[T]` of up to so many, and returns one outcome, or a list of one per element. With
+    `by_key` entries of one key are in one batch at a time. Default None: one by one."""
+    batch_wait: Duration
+    """Seconds that a free worker waits for a batch to fill up, from when it finds something. Default 0.05."""
     codec: CodecName | Codec | None
     """`"json"`, `"msgpack"`, `"auto"` (by `content-type`) or a `Codec`. Default: the broker's."""
     on_error: Mapping[type[Exception], Outcome] | Outcome | None
@@ -88,6 +96,10 @@ class Subscriber:
     """Computes a delivery's key, where it is not the one in its header. None for an entry that does not decode."""
     max_in_flight: int
     """Entries read and not settled yet, at most."""
+    batch: int | None
+    """Messages in a full batch; None for a handler that takes one by one."""
+    batch_wait: float
+    """Seconds that a worker waits for a batch to fill up."""
     codec: Codec
     """Decodes the payloads."""
     on_error: ErrorPolicy
@@ -142,7 +154,12 @@ class Registration:
         self.signature: Signature = read_signature(handler)
         self.name: str | None = None if options.get("name") is None else name_text(options["name"], "name")
         self._workers = whole(options.get("workers", 1), "workers", 1, _MOST_WORKERS)
-        self._max_in_flight = _in_flight(options.get("max_in_flight"), self._workers)
+        batch = options.get("batch")
+        self._batch = None if batch is None else whole(batch, "batch", 1, _LARGEST_BATCH)
+        self._batch_wait = seconds(options.get("batch_wait", _BATCH_WAIT), "batch_wait")
+        if self._batch is None and "batch_wait" in options:
+            raise ConfigError("batch_wait is how long a batch fills up, and there is no batch=")
+        self._max_in_flight = _in_flight(options.get("max_in_flight"), self._workers, self._batch or 1)
         self._by_key = _by_key(options.get("by_key", False))
         codec = options.get("codec")
         self._codec = None if codec is None else codec_of(codec)
@@ -170,7 +187,7 @@ class Registration:
                 "this version has no other wait there"
             )
         chosen = self._codec or codec
-        plan = make_plan(self.signature, chosen, source.fields, self._workers)
+        plan = make_plan(self.signature, chosen, source.fields, self._workers, batch=self._batch is not None)
         renew_stalled = self._renew_stalled
         if renew_stalled is None and source.min_idle is not None:
             renew_stalled = 20 * source.min_idle
@@ -184,7 +201,9 @@ class Registration:
             workers=self._workers,
             by_key=self._by_key is not False,
             key_of=None if isinstance(self._by_key, bool) else _key_of(self._by_key, plan),
-            max_in_flight=self._max_in_flight or max(4 * source.count, 4 * self._workers),
+            max_in_flight=self._max_in_flight or self._default_in_flight(source.count),
+            batch=self._batch,
+            batch_wait=self._batch_wait,
             codec=chosen,
             on_error=self._on_error,
             on_decode_error=self._on_decode_error,
@@ -193,13 +212,20 @@ class Registration:
             renew_stalled=renew_stalled,
         )
 
+    def _default_in_flight(self, count: int) -> int:
+        # The reader waits for room for half a read, so a batch fills up only where that is left beside it.
+        gathering = 0 if self._batch is None else (self._workers + 1) * self._batch + count
+        return min(max(4 * count, 4 * self._workers, gathering), _MOST_IN_FLIGHT)
 
-def _in_flight(value: object, workers: int) -> int | None:
+
+def _in_flight(value: object, workers: int, batch: int) -> int | None:
     if value is None:
         return None
     in_flight = whole(value, "max_in_flight", 1, _MOST_IN_FLIGHT)
     if in_flight < workers:
         raise ConfigError(f"max_in_flight ({in_flight}) must be at least workers ({workers})")
+    if in_flight < batch:
+        raise ConfigError(f"max_in_flight ({in_flight}) must be at least batch ({batch})")
     return in_flight
 
 

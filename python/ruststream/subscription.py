@@ -9,12 +9,13 @@ from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakValueDictionary
 
-from ruststream._core import ACK, DROP, LEAVE, RETRY, Consumer, Context, EntryId
+from ruststream._core import ACK, DROP, LEAVE, RETRY, BatchContext, Consumer, Context, EntryId
+from ruststream.batches import Batches
 from ruststream.context import HeadersView
 from ruststream.errors import DecodeError, RustStreamError
 from ruststream.lane import Lane
-from ruststream.outcome import Outcome, Settle, leave
-from ruststream.policy import leaves
+from ruststream.outcome import Outcome, leave
+from ruststream.policy import leaves, said_by
 from ruststream.timeouts import Timeout
 
 if TYPE_CHECKING:
@@ -85,7 +86,10 @@ class Subscription:
             delay_key=subscriber.delay_key,
             fixed_consumer=source.consumer is not None,
         )
-        self.consumer_core.bind(self, subscriber.plan.invoke, subscriber.key_of, _direct(subscriber.plan))
+        self.consumer_core.bind(
+            self, subscriber.plan.invoke, subscriber.key_of, _direct(subscriber.plan), _batch(subscriber)
+        )
+        self._batches = None if subscriber.batch is None else Batches(self)
         self._timeout = (
             None
             if subscriber.timeout is None
@@ -108,7 +112,7 @@ class Subscription:
     def start(self) -> None:
         """Start the lanes and begin to read."""
         for number in range(self._subscriber.workers):
-            lane = Lane(self, f"ruststream-{self.name}-{number}", self._timeout)
+            lane = Lane(self, self._batches or self, f"ruststream-{self.name}-{number}", self._timeout)
             lane.task.add_done_callback(self._lane_ended)
             self._lanes.append(lane)
         self.consumer_core.start()
@@ -131,7 +135,7 @@ class Subscription:
 
     def running(self) -> list[EntryId]:
         """Return the entries whose handlers run."""
-        return [lane.context.entry_id for lane in self._lanes if lane.context is not None]
+        return [entry_id for lane in self._lanes if lane.context is not None for entry_id in _ids(lane.context)]
 
     def cancel(self) -> None:
         """Cancel the handlers that run. Their entries stay pending."""
@@ -200,8 +204,9 @@ class Subscription:
 
     def raised(self, ctx: Context, error: BaseException) -> None:
         """Settle a delivery by what its handler raised. An error never acks by itself."""
-        if all(isinstance(leaf, Settle) for leaf in leaves(error)):
-            self._settle_returned(ctx, self._subscriber.on_error.outcome(error))
+        said = said_by(error)
+        if said is not None:
+            self._settle_returned(ctx, said)
         elif ctx.settled and isinstance(error, Exception):
             _log.error("%s: the handler failed after its delivery was settled", self.where(ctx), exc_info=error)
         else:
@@ -265,13 +270,18 @@ class Subscription:
             event.set()
         return event
 
+    def make_batch_lease_lost(self, batch: BatchContext) -> asyncio.Event:
+        """Return the event of a batch one of whose entries may be taken over."""
+        assert self._batches is not None
+        return self._batches.make_lease_lost(batch)
+
     def after_ack(self, ctx: Context, callback: Callable[[], object]) -> None:
         """Call `callback` once the server has answered the delivery's ack."""
         self._callbacks.setdefault(ctx.entry_id, []).append(callback)
         self.consumer_core.watch(ctx)
 
     def publish(
-        self, _ctx: Context, message: object, stream: str | None = None, **options: Any
+        self, _ctx: Context | BatchContext, message: object, stream: str | None = None, **options: Any
     ) -> Coroutine[Any, Any, EntryId]:
         """Publish through the broker that the delivery came from."""
         return self._broker.publish(message, stream, **options)
@@ -292,6 +302,8 @@ class Subscription:
             self._callbacks.pop(entry_id, None)
             if (event := self._lost_events.get(entry_id)) is not None:
                 event.set()
+        if self._batches is not None:
+            self._batches.lost(ids)
 
     def acked(self, ids: list[EntryId]) -> None:
         """Call what waited for these acks."""
@@ -343,3 +355,14 @@ def _direct(plan: HandlerPlan) -> tuple[Decode, Handler, bool] | None:
     if plan.decode is None or not plan.is_async or plan.shape == "other":
         return None
     return plan.decode, plan.handler, plan.shape == "payload_context"
+
+
+def _batch(subscriber: Subscriber) -> tuple[int, float, Callable[[Context], Any], Decode | None] | None:
+    """Return how the core makes batches for the handler; None where it takes one message at a time."""
+    if subscriber.batch is None:
+        return None
+    return subscriber.batch, subscriber.batch_wait, subscriber.plan.extract, subscriber.plan.decode
+
+
+def _ids(running: Context | BatchContext) -> tuple[EntryId, ...]:
+    return running.entry_ids if isinstance(running, BatchContext) else (running.entry_id,)

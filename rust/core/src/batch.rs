@@ -186,6 +186,11 @@ impl Token {
         &self.batch.slots[self.index as usize]
     }
 
+    /// Whether both are of the same delivery.
+    pub fn is_same(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.batch, &other.batch) && self.index == other.index
+    }
+
     /// Its id.
     pub fn id(&self) -> EntryId {
         self.slot().id

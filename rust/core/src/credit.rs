@@ -45,6 +45,11 @@ impl Credits {
         if self.bytes() >= MAX_BYTES { 0 } else { self.maximum.saturating_sub(self.used()) }
     }
 
+    /// Whether a read that waits for room for `wanted` entries has it.
+    pub fn has(&self, wanted: usize) -> bool {
+        self.room() >= wanted.min(self.maximum)
+    }
+
     /// Count entries that were read, and the buffer that holds them.
     pub fn take(&self, entries: usize, bytes: usize) {
         self.used.fetch_add(entries, Ordering::AcqRel);
@@ -72,11 +77,10 @@ impl Credits {
 
     /// Wait until `wanted` entries may be read; `wanted` is at most the maximum.
     pub async fn wait(&self, wanted: usize) {
-        let wanted = wanted.min(self.maximum);
-        while self.room() < wanted {
+        while !self.has(wanted) {
             self.waited_for.store(true, Ordering::SeqCst);
             // Between the store and the wait room may have come: look again before sleeping.
-            if self.room() < wanted {
+            if !self.has(wanted) {
                 self.room.notified().await;
             }
             self.waited_for.store(false, Ordering::Release);

@@ -109,6 +109,35 @@ impl<T> Lanes<T> {
         Some(taken)
     }
 
+    /// Take up to `most` items that may run: of each partition as many as there are, in their order. The partitions come
+    /// into this lane's hands; each of them is to be finished once.
+    pub fn take_many(&mut self, most: usize, items: &mut Vec<T>, partitions: &mut Vec<u16>) {
+        while items.len() < most
+            && let Some((partition, item)) = self.take()
+        {
+            items.push(item);
+            let Some(queue) = self.partitions.get_mut(usize::from(partition)) else {
+                continue;
+            };
+            partitions.push(partition);
+            let more = queue.len().min(most - items.len());
+            items.extend(queue.drain(..more).map(|(_, item)| item));
+            self.queued -= more;
+        }
+    }
+
+    /// How many items `take_many` would take, counted up to `most`.
+    pub fn ready_up_to(&self, most: usize) -> usize {
+        let mut ready = self.fresh.keyless.len() + self.again.keyless.len();
+        for partition in self.fresh.partitions.iter().chain(&self.again.partitions) {
+            if ready >= most {
+                break;
+            }
+            ready += self.partitions[usize::from(*partition)].len();
+        }
+        ready.min(most)
+    }
+
     /// The item taken from `partition` has ended: the next of that partition may be taken.
     #[inline]
     pub fn finish(&mut self, partition: u16) {
@@ -213,6 +242,34 @@ mod tests {
         let order: Vec<_> = std::iter::from_fn(|| lanes.take()).map(|(_, item)| item).collect();
         assert!(order.iter().rposition(|item| *item == "fresh").is_some_and(|last| last < 4), "{order:?}");
         assert_eq!(order.len(), 202);
+    }
+
+    #[test]
+    fn many_are_taken_partition_by_partition_and_in_order() {
+        let mut lanes = Lanes::default();
+        for number in 0..4 {
+            lanes.push(1, number == 1, (1, number));
+            lanes.push(2, false, (2, number));
+        }
+        lanes.push(KEYLESS, false, (0, 0));
+        let take = |lanes: &mut Lanes<_>, most| {
+            let (mut items, mut partitions) = (Vec::new(), Vec::new());
+            let ready = lanes.ready_up_to(most);
+            lanes.take_many(most, &mut items, &mut partitions);
+            assert_eq!(items.len(), ready);
+            (items, partitions)
+        };
+        let (first, held) = take(&mut lanes, 3);
+        assert_eq!((&first[..], &held[..]), (&[(1, 0), (1, 1), (1, 2)][..], &[1][..]));
+        let (second, others) = take(&mut lanes, 100);
+        assert_eq!(second, [(0, 0), (2, 0), (2, 1), (2, 2), (2, 3)], "the first partition is in other hands");
+        assert_eq!((others, lanes.len()), (vec![2], 1));
+        lanes.push(2, false, (2, 4));
+        assert_eq!(take(&mut lanes, 100), (vec![], vec![]));
+        lanes.finish(1);
+        lanes.finish(2);
+        assert_eq!(take(&mut lanes, 100), (vec![(1, 3), (2, 4)], vec![1, 2]));
+        assert!(lanes.is_empty() && !lanes.has_ready());
     }
 
     #[test]

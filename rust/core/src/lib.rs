@@ -13,6 +13,7 @@ pub mod credit;
 pub mod entry;
 pub mod error;
 pub mod event;
+pub mod gather;
 pub mod header;
 pub mod held;
 pub mod inbox;

@@ -13,6 +13,7 @@ use ruststream_core::batch::{Batch, Mark, Origin, Token};
 use ruststream_core::entry::KEYLESS;
 use ruststream_core::error::Error;
 use ruststream_core::event::{Event, State};
+use ruststream_core::gather::Gather;
 use ruststream_core::held::Held;
 use ruststream_core::lanes::Lanes;
 use ruststream_core::settle::{Outcome, Settler};
@@ -20,6 +21,8 @@ use ruststream_core::stream::{Mode, StreamSettings, StreamSource};
 use ruststream_core::subscription::{Parts, Settled, Subscription};
 use tokio_util::sync::CancellationToken;
 
+use crate::batch_context::BatchContext;
+use crate::batch_drive::{self, Batching};
 use crate::client::{RedisClient, seconds};
 use crate::context::Context;
 use crate::drive::{self, Binding, Direct, Stepper};
@@ -41,6 +44,16 @@ pub(crate) struct Queued {
     pub(crate) key: PyResult<Option<Py<PyBytes>>>,
 }
 
+/// Of a handler that takes batches: entries in a full one, seconds to wait for these, `extract` and `decode`.
+type BatchParts = (usize, f64, Py<PyAny>, Option<Py<PyAny>>);
+
+/// What a handler was called with.
+#[derive(FromPyObject)]
+enum Ended<'py> {
+    One(Bound<'py, Context>),
+    Many(Bound<'py, BatchContext>),
+}
+
 /// One subscription.
 #[pyclass(frozen, module = "ruststream._core")]
 pub(crate) struct Consumer {
@@ -50,6 +63,8 @@ pub(crate) struct Consumer {
     /// Kept from one drive to the next, so that gathering acks allocates nothing.
     pub(crate) acks: Mutex<Vec<Token>>,
     by_key: bool,
+    /// The reader waits for room for so many entries.
+    reads_at: usize,
     reconnect: Backoff,
     /// Cancelled once the reader has returned.
     reader_done: CancellationToken,
@@ -126,6 +141,7 @@ impl Consumer {
             binding: Mutex::default(),
             acks: Mutex::default(),
             by_key,
+            reads_at: count.max(1).div_ceil(2),
             reconnect: client.reconnect.clone(),
             reader_done: CancellationToken::new(),
             started: Mutex::new(false),
@@ -139,7 +155,7 @@ impl Consumer {
     }
 
     /// Give the subscription its Python side.
-    #[pyo3(signature = (owner, invoke, key_of=None, direct=None))]
+    #[pyo3(signature = (owner, invoke, key_of=None, direct=None, batch=None))]
     fn bind(
         &self,
         py: Python<'_>,
@@ -147,6 +163,7 @@ impl Consumer {
         invoke: Py<PyAny>,
         key_of: Option<Py<PyAny>>,
         direct: Option<(Py<PyAny>, Py<PyAny>, bool)>,
+        batch: Option<BatchParts>,
     ) -> PyResult<()> {
         let stepper = Py::new(py, Stepper::default())?;
         let binding = Binding {
@@ -154,6 +171,11 @@ impl Consumer {
             invoke,
             key_of,
             direct: direct.map(|(decode, handler, with_context)| Direct { decode, handler, with_context }),
+            batching: batch.map(|(most, wait, extract, decode)| Batching {
+                gather: Mutex::new(Gather::new(most, seconds(wait))),
+                decode,
+                extract,
+            }),
             copy_context: py.import("contextvars")?.getattr("copy_context")?.unbind(),
             step: stepper.bind(py).getattr("step")?.unbind(),
             stepper,
@@ -241,9 +263,17 @@ impl Consumer {
         self.subscription.watch(ctx.get().token.id());
     }
 
-    /// The handler of this delivery has ended: the next of its partition may start.
-    fn finish(&self, ctx: &Bound<'_, Context>) {
-        self.lanes.lock().finish(ctx.get().partition);
+    /// Acknowledge every element of a batch that was not settled yet.
+    fn ack_batch(&self, batch: &Bound<'_, BatchContext>) {
+        batch_drive::ack(self, batch.get());
+    }
+
+    /// The handler of this delivery, or of this batch, has ended: the next of its partitions may start.
+    fn finish(&self, ctx: Ended<'_>) {
+        match ctx {
+            Ended::One(ctx) => self.lanes.lock().finish(ctx.get().partition),
+            Ended::Many(batch) => self.finish_all(&batch.get().partitions),
+        }
     }
 
     /// Read no more; returns once the last reply has been taken in.
@@ -322,6 +352,9 @@ impl Consumer {
             if let Some(direct) = &binding.direct {
                 visit.call(&direct.handler)?;
             }
+            if let Some(batching) = &binding.batching {
+                visit.call(&batching.extract)?;
+            }
             if let Some(key_of) = &binding.key_of {
                 visit.call(key_of)?;
             }
@@ -372,6 +405,19 @@ impl Consumer {
             Some(binding) => Ok(binding.owner.bind(py).clone()),
             None => Err(errors::to_py(py, &Error::ShutDown("the subscription of this entry"))),
         }
+    }
+
+    /// Free the partitions that a batch had in its hands.
+    pub(crate) fn finish_all(&self, partitions: &[u16]) {
+        let mut lanes = self.lanes.lock();
+        for partition in partitions {
+            lanes.finish(*partition);
+        }
+    }
+
+    /// Whether no entry will come until some of those that are here are settled.
+    pub(crate) fn no_more_comes(&self) -> bool {
+        self.subscription.stop.is_cancelled() || !self.subscription.credits.has(self.reads_at)
     }
 
     /// Put a batch into the lanes' queues.

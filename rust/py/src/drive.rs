@@ -14,9 +14,10 @@ use ruststream_core::batch::Token;
 use ruststream_core::lanes::Lanes;
 use ruststream_core::subscription::Settled;
 
+use crate::batch_drive::Batching;
 use crate::consumer::{Consumer, Queued};
 use crate::context::Context;
-use crate::{call, runtime};
+use crate::{batch_drive, call, runtime};
 
 const SUSPENDED: u8 = 0;
 const RETURNED: u8 = 1;
@@ -27,7 +28,7 @@ pub(crate) const STOPS: [(&str, u8); 3] = [("SUSPENDED", SUSPENDED), ("RETURNED"
 
 /// A lane lets others run after so many deliveries, or after so long.
 const BUDGET: u32 = 64;
-const SLICE: Duration = Duration::from_millis(5);
+pub(crate) const SLICE: Duration = Duration::from_millis(5);
 /// The time is looked at every so many deliveries.
 const LOOK: u32 = 8;
 
@@ -46,6 +47,8 @@ pub(crate) struct Binding {
     pub(crate) invoke: Py<PyAny>,
     pub(crate) key_of: Option<Py<PyAny>>,
     pub(crate) direct: Option<Direct>,
+    /// Of a handler that takes batches: `invoke(messages, batch)` makes its coroutine.
+    pub(crate) batching: Option<Batching>,
     pub(crate) copy_context: Py<PyAny>,
     pub(crate) step: Py<PyAny>,
     pub(crate) stepper: Py<Stepper>,
@@ -77,6 +80,9 @@ pub(crate) fn drive(slf: &Bound<'_, Consumer>, cancelling: &Bound<'_, PyAny>) ->
     let Some(binding) = this.binding.lock().clone() else {
         return Err(PyRuntimeError::new_err("bind the consumer before its lanes run"));
     };
+    if let Some(batching) = &binding.batching {
+        return batch_drive::drive(slf, &binding, batching, cancelling);
+    }
     let mut acks = Acks::new(this);
     let mut finished = None;
     let started = Instant::now();
@@ -84,8 +90,8 @@ pub(crate) fn drive(slf: &Bound<'_, Consumer>, cancelling: &Bound<'_, PyAny>) ->
         let Some((context, failed)) = next(slf, &binding, finished.take())? else {
             return Ok(false.into_pyobject(py)?.to_owned().into_any().unbind());
         };
-        match failed.map_or_else(|| call(&binding, &context), |error| raised(&context, error)) {
-            Call::Done => acks.push(&context),
+        match failed.map_or_else(|| call(&binding, &context), |error| raised(context.as_any(), error)) {
+            Call::Done => acks.push(&context.get().token),
             Call::Stopped(stop) => return Ok(stop?.into_any().unbind()),
         }
         finished = Some(context.get().partition);
@@ -104,20 +110,19 @@ pub(crate) fn drive(slf: &Bound<'_, Consumer>, cancelling: &Bound<'_, PyAny>) ->
 }
 
 /// Acks of one drive, handed over when it ends, however it ends: one lock and one wake for all of them.
-struct Acks<'a> {
+pub(crate) struct Acks<'a> {
     consumer: &'a Consumer,
     tokens: Vec<Token>,
 }
 
 impl<'a> Acks<'a> {
-    fn new(consumer: &'a Consumer) -> Self {
+    pub(crate) fn new(consumer: &'a Consumer) -> Self {
         let tokens = std::mem::take(&mut *consumer.acks.lock());
         Self { consumer, tokens }
     }
 
     #[inline]
-    fn push(&mut self, context: &Bound<'_, Context>) {
-        let token = &context.get().token;
+    pub(crate) fn push(&mut self, token: &Token) {
         // Twice: settled by hand, and nothing more was asked for. Not ours: there is nothing to send.
         if self.consumer.subscription.begin_settle(token) == Settled::Taken {
             self.tokens.push(token.clone());
@@ -186,22 +191,32 @@ fn take_ours(consumer: &Consumer, lanes: &mut Lanes<Queued>) -> Option<(u16, Que
     }
 }
 
-enum Call<'py> {
+pub(crate) enum Call<'py> {
     /// It returned None.
     Done,
     /// Python must look at it.
     Stopped(PyResult<Bound<'py, PyTuple>>),
 }
 
-fn raised<'py>(context: &Bound<'py, Context>, error: PyErr) -> Call<'py> {
+fn raised<'py>(context: &Bound<'py, PyAny>, error: PyErr) -> Call<'py> {
     let py = context.py();
     Call::Stopped((RAISED, context, error.into_value(py)).into_pyobject(py))
 }
 
 #[inline]
 fn call<'py>(binding: &Binding, context: &Bound<'py, Context>) -> Call<'py> {
+    step(binding, context.as_any(), coroutine(binding, context))
+}
+
+/// Run a coroutine up to where it waits, in variables of its own. `context` is what Python is told of it.
+#[inline]
+pub(crate) fn step<'py>(
+    binding: &Binding,
+    context: &Bound<'py, PyAny>,
+    coroutine: PyResult<Bound<'py, PyAny>>,
+) -> Call<'py> {
     let py = context.py();
-    let coroutine = match coroutine(binding, context) {
+    let coroutine = match coroutine {
         Ok(coroutine) => coroutine,
         Err(error) => return raised(context, error),
     };

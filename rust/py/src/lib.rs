@@ -3,6 +3,8 @@
 //! Only the loop thread attaches to Python. Nothing that a Rust thread can drop holds a Python object; the futures
 //! of the control plane (connect, open, close) are the one exception, and none is left after a close.
 
+mod batch_context;
+mod batch_drive;
 mod call;
 mod client;
 mod consumer;
@@ -22,6 +24,8 @@ use pyo3::prelude::*;
 mod _core {
     use pyo3::prelude::*;
 
+    #[pymodule_export]
+    use crate::batch_context::BatchContext;
     #[pymodule_export]
     use crate::client::RedisClient;
     #[pymodule_export]
