@@ -8,9 +8,10 @@ from typing import Any, Final
 import msgspec
 from msgspec import inspect as shape
 
-from ruststream.codec import PAYLOAD_FIELD, AutoCodec, Codec, Decode, FieldReader, is_bytes, members, type_name
+from ruststream.codec import PAYLOAD_FIELD, AutoCodec, Codec, Decode, is_bytes, members, type_name
 from ruststream.context import Context
 from ruststream.errors import ConfigError, DecodeError
+from ruststream.fields import FieldReader
 from ruststream.signature import Argument
 
 DEFAULT: Final = object()

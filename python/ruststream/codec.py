@@ -1,4 +1,4 @@
-"""What Python values are on the wire: codecs, keys, and entries of producers that know nothing of this package."""
+"""What Python values are on the wire: codecs and keys."""
 
 from __future__ import annotations
 
@@ -138,73 +138,6 @@ def key_bytes(value: object, option: str) -> bytes | None:
     if isinstance(value, int) and not isinstance(value, bool):
         return str(value).encode()
     raise ConfigError(f"{option} must be bytes, str, int or None, not {value!r}")
-
-
-class FieldReader:
-    """Reads an entry of a foreign producer field by field into a type.
-
-    Values are text where they are UTF-8, and bytes where they are not or where the type says `bytes`. Of a repeated
-    field the last value counts. Header fields are left out.
-    """
-
-    __slots__ = ("_bytes_fields", "_bytes_keys", "_bytes_values", "_is_mapping", "_type")
-
-    def __init__(self, payload_type: Any) -> None:
-        """Look at the type once.
-
-        Raises:
-            ConfigError: entries have no such form: the type is no Struct, dataclass, TypedDict or dict.
-        """
-        self._type = payload_type
-        self._bytes_fields: set[str] = set()
-        self._bytes_keys = self._bytes_values = self._is_mapping = False
-        try:
-            info = shape.type_info(payload_type)
-        except (TypeError, NameError) as error:
-            raise ConfigError(f"msgspec can't convert fields into {type_name(payload_type)}: {error}") from error
-        suitable = [self._note(member) for member in members(info)]
-        if not any(suitable):
-            raise ConfigError(f"the fields of an entry can't become {type_name(payload_type)}")
-
-    def read(self, fields: list[tuple[bytes, bytes]]) -> Any:
-        """Return the entry as the type. Raises `msgspec.ValidationError`."""
-        found: dict[str | bytes, str | bytes] = {}
-        for name, value in fields:
-            if not name.startswith(HEADER_PREFIX):
-                key = self._key(name)
-                if key is not None:
-                    found[key] = self._value(key, value)
-        return msgspec.convert(found, self._type, strict=False)
-
-    def _note(self, info: shape.Type) -> bool:
-        if isinstance(info, (shape.StructType, shape.DataclassType, shape.TypedDictType)):
-            self._bytes_fields.update(part.encode_name for part in info.fields if is_bytes(part.type))
-            return True
-        if isinstance(info, shape.DictType):
-            self._is_mapping = True
-            self._bytes_keys = self._bytes_keys or is_bytes(info.key_type)
-            self._bytes_values = self._bytes_values or is_bytes(info.value_type)
-            return True
-        if isinstance(info, shape.AnyType):
-            self._is_mapping = True
-            return True
-        return False
-
-    def _key(self, name: bytes) -> str | bytes | None:
-        if self._bytes_keys:
-            return name
-        try:
-            return name.decode()
-        except UnicodeDecodeError:
-            return name if self._is_mapping else None
-
-    def _value(self, key: str | bytes, value: bytes) -> str | bytes:
-        if self._bytes_values or key in self._bytes_fields:
-            return value
-        try:
-            return value.decode()
-        except UnicodeDecodeError:
-            return value
 
 
 def members(info: shape.Type) -> tuple[shape.Type, ...]:

@@ -1,5 +1,6 @@
 """Entries of producers that know nothing of this package, and bodies that are not what the handler wants."""
 
+import datetime as dt
 import logging
 from dataclasses import dataclass
 
@@ -145,6 +146,126 @@ async def test_what_does_not_decode_has_the_outcome_that_was_asked_for(any_serve
 
     assert stream.pending_ids() == ([bad] if outcome.kind == "retry" else [])
     assert counts["retried" if outcome.kind == "retry" else "dropped"] == 1
+
+
+class Order(msgspec.Struct):
+    """What a service in another language might write."""
+
+    id: int
+    paid: bool
+    amount: float
+    note: str = "-"
+    refunded: bool = False
+    discount: float | None = 1.0
+    at: dt.datetime | None = None
+    took: int = 0
+    tags: list[str] = msgspec.field(default_factory=list)
+    raw: bytes = b""
+    blob: bytes = b""
+
+
+AT = dt.datetime(2026, 1, 2, 3, 4, 5, 123457, tzinfo=dt.UTC)
+
+
+def by_redis_py(server, stream):
+    """Numbers, text and bytes as redis-py encodes them; it takes neither bools, nor None, nor lists."""
+    fields = {"id": 7, "paid": "True", "amount": 12.5, "note": "\u00e9", "raw": b"\x00\xff", "tags": '["a","b"]'}
+    stream.client.xadd("s", fields)
+    return Order(7, True, 12.5, "\u00e9", raw=b"\x00\xff", tags=["a", "b"])
+
+
+def by_redis_cli(server, stream):
+    """Arguments of a shell: text with blanks, an empty one, a repeated field."""
+    server.cli(
+        *["XADD", "s", "*", "id", "6", "paid", "false", "amount", "1e3", "id", "7"],
+        "note",
+        "two words",
+        "discount",
+        "",
+        "raw",
+        "",
+    )
+    return Order(7, False, 1000.0, "two words", discount=None)
+
+
+def by_go_redis(server, stream):
+    """What go-redis 9.7 writes of int64, bool, float32, nil, time.Time, time.Duration, []byte and MarshalBinary."""
+    fields = [
+        *("id", "7", "paid", "1", "refunded", "0", "amount", "0.10000000149011612", "discount", ""),
+        *("at", "2026-01-02T03:04:05.123456789Z", "took", "1500000000", "raw", b"\x00\xff", "blob", b"\x00\xff\x01"),
+    ]
+    stream.client.execute_command("XADD", "s", "*", *fields)
+    return Order(7, True, 0.10000000149011612, discount=None, at=AT, took=1_500_000_000, raw=b"\x00\xff",
+                 blob=b"\x00\xff\x01")  # fmt: skip
+
+
+@pytest.mark.parametrize("written", [by_redis_py, by_redis_cli, by_go_redis])
+async def test_entries_as_other_clients_write_them(any_server, broker, stream, written):
+    """B006, B114: numbers, bools, times, empty values, bytes and JSON, each as its client puts it on the wire."""
+    seen = collect(broker, Order)
+    expected = written(any_server, stream)
+
+    async with RustStream("test", broker):
+        await eventually_async(lambda: seen)
+        await eventually_async(lambda: stream.pending_ids() == [])
+
+    assert seen == [expected]
+
+
+async def test_names_and_values_that_are_not_text_reach_the_handler(any_server, broker, stream):
+    """B008: a handler that takes a dict, or looks at ctx.fields, gets every byte."""
+    seen = []
+
+    @broker.subscriber(recovering())
+    async def handle(message: dict, ctx: Context):
+        seen.append((message, ctx.fields))
+
+    fields = [(b"\xff\x00", b"\xfe"), (b"", b""), (b"text", b"\xc3\xa9")]
+    stream.client.execute_command("XADD", "s", "*", *(part for pair in fields for part in pair))
+    async with RustStream("test", broker):
+        await eventually_async(lambda: seen)
+        await eventually_async(lambda: stream.pending_ids() == [])
+
+    assert seen == [({b"\xff\x00": b"\xfe", "": "", "text": "\u00e9"}, fields)]
+
+
+async def test_a_named_field_is_decoded_as_the_body_is(broker, stream):
+    """fields="data": the last of a repeated one, by the codec; bytes as they are; an empty one is no message."""
+    payments, raw = collect(broker, Payment, fields="data"), []
+
+    async def handle(body: bytes):
+        raw.append(body)
+
+    broker.add_subscriber(
+        RedisStream.recovering("s", group="h", min_idle=30, start_id=StreamStart.BEGINNING, fields="data"), handle
+    )
+    body = msgspec.json.encode(Payment(2, "b"))
+    stream.client.execute_command("XADD", "s", "*", "data", "{broken", "\u00e4", b"\xff", "data", body)
+    bad = stream.add_fields({"data": ""})
+    async with RustStream("test", broker):
+        await eventually_async(lambda: len(payments) == 1)
+        await eventually_async(lambda: stream.pending_ids() == [bad])
+        await eventually_async(lambda: len(raw) == 2)
+
+    assert (payments, raw) == ([Payment(2, "b")], [body, b""])
+
+
+async def test_a_batch_takes_entries_of_every_form(any_server, broker, stream):
+    """Our envelope, plain fields, and one that fits neither, in one batch."""
+    seen = []
+
+    async def handle(payments: list[Payment]):
+        seen.extend(payments)
+
+    broker.add_subscriber(recovering(), handle, batch=10)
+    stream.add(msgspec.json.encode(Payment(1, "a")))
+    stream.add_fields({"id": 2, "account": "b"})
+    bad = stream.add_fields({"id": "x"})
+    async with RustStream("test", broker):
+        await eventually_async(lambda: len(seen) == 2)
+        await eventually_async(lambda: stream.pending_ids() == [bad])
+
+    assert seen == [Payment(1, "a"), Payment(2, "b")]
 
 
 async def test_bytes_take_the_envelopes_body_alone(broker, stream):

@@ -1,17 +1,14 @@
-"""Codecs, keys, and entries of foreign producers."""
+"""Codecs and keys."""
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple, TypedDict
+from typing import Any, TypedDict
 
 import msgspec
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from ruststream.codec import (
     AutoCodec,
     Codec,
-    FieldReader,
     JsonCodec,
     MsgpackCodec,
     codec_of,
@@ -117,80 +114,6 @@ def test_keys_are_bytes_on_the_wire(key, wire):
 def test_something_else_is_no_key(key):
     with pytest.raises(ConfigError, match="key must be"):
         key_bytes(key, "key")
-
-
-def test_fields_become_a_struct():
-    fields = [
-        (b"id", b"7"),
-        (b"account", "ä".encode()),
-        (b"paid", b"true"),
-        (b"amount", b"2.5"),
-        (b"scan", b"\xff\x00"),
-    ]
-    assert FieldReader(Payment).read(fields) == Payment(7, "ä", paid=True, amount=2.5, scan=b"\xff\x00")
-
-
-def test_bytes_fields_stay_bytes_even_where_they_are_text():
-    assert FieldReader(Payment).read([(b"id", b"7"), (b"account", b"a"), (b"scan", b"abcd")]).scan == b"abcd"
-    assert FieldReader(PaymentData).read([(b"id", b"7"), (b"scan", b"abcd")]).scan == b"abcd"
-
-
-@pytest.mark.parametrize(
-    ("payload_type", "expected"),
-    [
-        (Any, {"id": "7", "x": "y"}),
-        (dict, {"id": "7", "x": "y"}),
-        (dict[str, str], {"id": "7", "x": "y"}),
-        (dict[bytes, bytes], {b"id": b"7", b"x": b"y"}),
-        (dict[str, bytes], {"id": b"7", "x": b"y"}),
-        (PaymentData, PaymentData(7)),
-        (PaymentDict, {"id": 7}),
-        (Payment | None, None),
-    ],
-)
-def test_fields_become_other_types(payload_type, expected):
-    fields = [(b"id", b"7"), (b"x", b"y")]
-    if payload_type == Payment | None:
-        fields += [(b"account", b"a")]
-        expected = Payment(7, "a")
-    assert FieldReader(payload_type).read(fields) == expected
-
-
-def test_the_last_of_a_repeated_field_counts_and_headers_are_left_out():
-    fields = [(b"id", b"1"), (b"h:trace", b"t"), (b"id", b"2")]
-    assert FieldReader(dict[str, int]).read(fields) == {"id": 2}
-
-
-def test_a_name_that_is_not_text_is_ignored_by_a_struct_and_kept_by_a_dict():
-    fields = [(b"id", b"1"), (b"\xff", b"x")]
-    assert FieldReader(PaymentData).read(fields) == PaymentData(1)
-    assert FieldReader(dict).read(fields) == {"id": "1", b"\xff": "x"}
-    with pytest.raises(msgspec.ValidationError):
-        FieldReader(dict[str, str]).read(fields)
-
-
-@pytest.mark.parametrize("fields", [[], [(b"id", b"x")], [(b"id", b"\xff")]])
-def test_fields_that_do_not_fit_are_an_error(fields):
-    with pytest.raises(msgspec.ValidationError):
-        FieldReader(PaymentData).read(fields)
-
-
-class Pair(NamedTuple):
-    id: int
-
-
-@pytest.mark.parametrize("payload_type", [int, list[int], str, Pair, complex, str | bytes])
-def test_a_type_without_fields_is_refused(payload_type):
-    with pytest.raises(ConfigError):
-        FieldReader(payload_type)
-
-
-@given(st.lists(st.tuples(st.binary(max_size=6), st.binary(max_size=12)), max_size=8))
-def test_any_fields_can_be_read_as_a_dict(fields):
-    found = FieldReader(dict).read(fields)
-    assert all(isinstance(key, (str, bytes)) and isinstance(value, (str, bytes)) for key, value in found.items())
-    names = {name for name, _ in fields if not name.startswith(b"h:")}
-    assert len(found) == len(names)
 
 
 @pytest.mark.parametrize(
