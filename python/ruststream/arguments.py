@@ -46,8 +46,8 @@ class PayloadReader:
 
     @property
     def decode(self) -> Decode | None:
-        """Decodes a payload alone; raises on an empty one, which is not always an error. None: headers decide."""
-        return _not_empty(self._decode) if self._select is None else None
+        """Decodes a payload that is not empty; None: headers decide. An empty one may be a foreign entry's."""
+        return self._decode if self._select is None else None
 
     def extract(self, ctx: Context) -> Any:
         """Return the decoded message.
@@ -148,20 +148,6 @@ def _field_reader(payload_type: Any) -> FieldReader | None:
         return FieldReader(payload_type)
     except ConfigError:  # an int, a list, a codec's own class: fine for envelopes
         return None
-
-
-def _not_empty(decode: Decode) -> Decode:
-    """Refuse an empty payload, which a foreign entry shows as well: only its fields tell which it is."""
-    # The decoders of msgspec's own types refuse it already, and this is the hot path.
-    if isinstance(getattr(decode, "__self__", None), (msgspec.json.Decoder, msgspec.msgpack.Decoder)):
-        return decode
-
-    def decode_not_empty(payload: bytes) -> Any:
-        if not payload:
-            raise ValueError("empty payload")
-        return decode(payload)
-
-    return decode_not_empty
 
 
 def _header_reader(argument: Argument, handler: str) -> Reader:

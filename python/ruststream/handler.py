@@ -148,29 +148,26 @@ def _invoke(
 
 
 def _invoke_payload(call: Handler, decode: Decode, extract: Callable[[Context], Any]) -> Call:
-    def invoke(ctx: Context) -> Coroutine[Any, Any, Any]:
-        try:
-            message = decode(ctx.payload)
-        except Exception:  # noqa: BLE001, S110 - whatever a codec raises: extract knows better, or says what is wrong
-            pass
-        else:
-            return call(message)  # type: ignore[no-any-return]
-        return call(extract(ctx))  # type: ignore[no-any-return]
-
-    return invoke
+    message = _message(decode, extract)
+    return lambda ctx: call(message(ctx))
 
 
 def _invoke_payload_context(call: Handler, decode: Decode, extract: Callable[[Context], Any]) -> Call:
-    def invoke(ctx: Context) -> Coroutine[Any, Any, Any]:
-        try:
-            message = decode(ctx.payload)
-        except Exception:  # noqa: BLE001, S110 - as above
-            pass
-        else:
-            return call(message, ctx)  # type: ignore[no-any-return]
-        return call(extract(ctx), ctx)  # type: ignore[no-any-return]
+    message = _message(decode, extract)
+    return lambda ctx: call(message(ctx), ctx)
 
-    return invoke
+
+def _message(decode: Decode, extract: Callable[[Context], Any]) -> Callable[[Context], Any]:
+    def message(ctx: Context) -> Any:
+        payload = ctx.payload
+        if payload:
+            try:
+                return decode(payload)
+            except Exception:  # noqa: BLE001, S110 - whatever a codec raises: extract knows better, or says what is wrong
+                pass
+        return extract(ctx)
+
+    return message
 
 
 def _invoke_batch(signature: Signature, call: Handler) -> Call:

@@ -128,7 +128,7 @@ class Lane:
             elif stop[0] == RAISED:
                 self._failed(ctx, stop[2])
         finally:
-            self.context = None
+            self.context, self.overran = None, 0
             subscription.consumer_core.finish(ctx)
 
     async def _resume(self, ctx: Any, rest: Resumed) -> None:

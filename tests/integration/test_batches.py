@@ -157,6 +157,24 @@ async def test_headers_decide_where_the_codec_says_so(broker, stream):
     assert sorted(seen) == [(1, b"key-1"), (2, b"key-2")]
 
 
+async def test_an_element_whose_key_cannot_be_computed_fails_alone(broker, stream, caplog):
+    """What by_key raises is that element's failure, by on_error; the others are a batch."""
+    batches = []
+
+    def key_of(job: Job):
+        return 100 // job.number
+
+    async def handle(jobs: list[Job]):
+        batches.append([job.number for job in jobs])
+
+    ids = add_jobs(stream, 1, 0, 1)
+    counts = await handled(broker, 3, handle, by_key=key_of, on_error={ZeroDivisionError: drop()})
+
+    assert (batches, counts["acked"], counts["dropped"]) == ([[1, 1]], 2, 1)
+    [text] = errors(caplog)
+    assert ids[1] in text
+
+
 @pytest.mark.parametrize("suspends", [False, True])
 @pytest.mark.parametrize(
     ("error", "expected"),

@@ -110,6 +110,20 @@ async def test_what_a_cancelled_handler_says_of_itself_counts(broker, stream):
     assert [counts[name] for name in ("acked", "dropped", "retried", "left")] == [0, 1, 2, 1]
 
 
+async def test_a_cancellation_of_its_own_after_a_timeout_is_no_timeout(broker, stream):
+    """One lane: what follows a handler that was ended, and fails before it waits, fails by its own error."""
+
+    async def handle(body: bytes):
+        if body == b"own":
+            raise asyncio.CancelledError
+        await asyncio.sleep(60)
+
+    bodies = ["slow", "own", "slow", "own"]
+    counts = await handled(broker, stream, handle, bodies, on_error={HandlerTimeoutError: drop()})
+
+    assert (counts["dropped"], counts["left"]) == (2, 2)
+
+
 async def test_a_handler_that_goes_on_is_named_and_its_lane_comes_back_when_it_ends(broker, stream, caplog):
     """Deaf to its cancellation, it holds one lane until it ends; that is in the log, and the others go on."""
     release, seen = asyncio.Event(), []
