@@ -4,7 +4,6 @@ import asyncio
 import logging
 import subprocess
 import sys
-import textwrap
 import threading
 
 import msgspec
@@ -507,8 +506,8 @@ async def test_entries_that_come_one_by_one_fill_a_batch(broker, stream):
 
 
 SERVICE = """
-import os, sys
-from ruststream import RustStream
+import asyncio, os, sys
+from ruststream import BatchContext, RustStream, ack
 from ruststream.redis import RedisBroker, RedisStream, StreamStart
 
 broker = RedisBroker(sys.argv[1])
@@ -516,36 +515,79 @@ app = RustStream("batches", broker)
 source = RedisStream.recovering("s", group="g", min_idle=float(sys.argv[2]), start_id=StreamStart.BEGINNING)
 
 @broker.subscriber(source, batch=5, batch_wait=0.01)
-async def handle(bodies: list[bytes]):
+async def handle(bodies: list[bytes], batch: BatchContext):
     print(b" ".join(bodies).decode(), flush=True)
     if sys.argv[3] == "die" and b"7" in bodies:
+        os.kill(os.getpid(), 9)
+    if sys.argv[3] == "die half way":
+        acked = asyncio.Event()
+        batch.contexts[1].after_ack(acked.set)
+        batch.settle(0, ack())
+        batch.settle(1, ack())
+        await acked.wait()
         os.kill(os.getpid(), 9)
 
 app.run()
 """
 
 
-def test_a_process_killed_within_a_batch_loses_none_of_it(any_server, stream):
-    """C1: nothing of the batch that was running is acked; the next process runs it whole, and nothing else again."""
+def service(server, min_idle, how):
+    argv = [sys.executable, "-c", SERVICE, server.url, str(min_idle), how]
+    return subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
-    def run(min_idle, how):
-        argv = [sys.executable, "-c", textwrap.dedent(SERVICE), any_server.url, str(min_idle), how]
-        return subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
-    ids = [stream.add(str(number)) for number in range(10)]
-    first = run(30, "die")
-    printed, log = first.communicate(timeout=30)
-    assert (first.returncode, printed.splitlines()) == (-9, ["0 1 2 3 4", "5 6 7 8 9"]), log
-    assert set(ids[5:]) <= set(stream.pending_ids())
-    second = run(0.5, "live")
+def taken_over(server, stream):
+    """Run a second process until nothing is pending; return what its handler saw."""
+    second = service(server, 0.5, "live")
     try:
         eventually(lambda: stream.pending_ids() == [], timeout=20)
     finally:
         second.terminate()
         printed, log = second.communicate(timeout=30)
-    again = " ".join(printed.splitlines()).split()
-    assert set(again) >= set("56789"), log
+    assert second.returncode == 0, log
+    return " ".join(printed.splitlines()).split()
+
+
+def test_a_process_killed_within_a_batch_loses_none_of_it(any_server, stream):
+    """C1: nothing of the batch that was running is acked; the next process runs it whole, and nothing else again."""
+    ids = [stream.add(str(number)) for number in range(10)]
+    first = service(any_server, 30, "die")
+    printed, log = first.communicate(timeout=30)
+    assert (first.returncode, printed.splitlines()) == (-9, ["0 1 2 3 4", "5 6 7 8 9"]), log
+    assert set(ids[5:]) <= set(stream.pending_ids())
+    again = taken_over(any_server, stream)
+    assert set(again) >= set("56789")
     assert len(again) == len(set(again))
+
+
+def test_a_process_killed_half_way_through_a_batch_repeats_what_it_had_not_settled(any_server, stream):
+    """C1: two of five were settled by hand and answered; the next process gets the other three, once."""
+    ids = [stream.add(str(number)) for number in range(5)]
+    first = service(any_server, 30, "die half way")
+    printed, log = first.communicate(timeout=30)
+    assert (first.returncode, printed.splitlines()) == (-9, ["0 1 2 3 4"]), log
+    assert stream.pending_ids() == ids[2:]
+    assert sorted(taken_over(any_server, stream)) == ["2", "3", "4"]
+
+
+async def test_a_connection_cut_within_a_batch_costs_nothing(any_server, broker, stream):
+    """B032: every connection is cut while the handler runs; its acks are sent again, and nothing runs twice."""
+    seen = []
+
+    async def handle(bodies: list[bytes]):
+        seen.extend(bodies)
+        if len(seen) == 10:
+            stream.client.execute_command("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
+        await asyncio.sleep(0.01)
+
+    stream.add_numbered(1, 50)
+    broker.add_subscriber(recovering(), handle, batch=10)
+    app = RustStream("test", broker)
+    async with app:
+        await eventually_async(lambda: counts_of(app)["acked"] == 50, timeout=15)
+        await eventually_async(lambda: stream.pending_ids() == [])
+
+    assert sorted(map(int, seen)) == list(range(1, 51))
 
 
 async def test_in_memory_too():
