@@ -14,6 +14,7 @@ from ruststream.outcome import Outcome, Settle, leave
 __all__ = ["Backoff", "ErrorPolicy", "available", "leaves", "safest", "said_by", "seconds"]
 
 _GIVES_UP: Final = {"leave": 0, "retry": 1, "dead_letter": 2, "drop": 3, "ack": 4}
+_generator: Final = random.Random()  # noqa: S311 - it spreads waits
 _HINT: Final = "an outcome such as leave(), or a mapping such as {ConnectionError: retry(), ValueError: drop()}"
 
 
@@ -48,8 +49,13 @@ class Backoff:
         object.__setattr__(self, "factor", _number(factor, "Backoff(factor)", 1.0, 1000.0))
         object.__setattr__(self, "jitter", _number(jitter, "Backoff(jitter)", 0.0, 1.0))
 
-    def delay(self, attempt: int) -> float:
-        """Return the seconds to wait after this attempt; the first attempt is 1."""
+    def delay(self, attempt: int, generator: random.Random | None = None) -> float:
+        """Return the seconds to wait after this attempt; the first attempt is 1.
+
+        Args:
+            attempt: how often it was tried.
+            generator: of the jitter. A seeded one gives the same waits every time.
+        """
         if attempt <= 1:
             wait = self.initial
         else:
@@ -57,8 +63,8 @@ class Backoff:
                 wait = min(self.maximum, self.initial * self.factor ** (attempt - 1))
             except OverflowError:
                 wait = self.maximum
-        # Not a secret: it spreads the attempts of many processes.
-        return min(self.maximum, wait * random.uniform(1.0 - self.jitter, 1.0 + self.jitter))  # noqa: S311
+        uniform = _generator.uniform if generator is None else generator.uniform
+        return min(self.maximum, wait * uniform(1.0 - self.jitter, 1.0 + self.jitter))
 
 
 class ErrorPolicy:
@@ -144,7 +150,7 @@ def available(outcome: object, option: str) -> Outcome:
     """
     if not isinstance(outcome, Outcome):
         raise ConfigError(f"{option} must be an outcome such as leave() or retry(), not {outcome!r}")
-    if outcome.kind == "dead_letter" or outcome.delay is not None:
+    if outcome.kind == "dead_letter":
         raise ConfigError(
             f"{option}: {outcome!r} is not available in this version; take ack(), drop(), retry() or leave()"
         )

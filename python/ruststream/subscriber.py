@@ -65,7 +65,8 @@ class SubscriberOptions(TypedDict, total=False):
     """Seconds a handler may run; then it is cancelled, and `TimeoutError` goes through `on_error`. A `def` handler
     can't be cancelled: its entry is held until it returns. Default None: as long as it takes."""
     backoff: Backoff | None
-    """The wait before a `retry()` without a delay. Default None: what the source's mode says."""
+    """The wait before a `retry()` without a delay, by how often the entry was delivered. Default None: what the
+    source's mode says."""
     renew_stalled: Duration | None
     """Seconds the event loop may stand still before its entries are given up. Default: 20 times `min_idle`."""
     name: str | None
@@ -181,11 +182,6 @@ class Registration:
         Raises:
             ConfigError: the codec can't decode into the handler's type.
         """
-        if self._backoff is not None and source.mode in ("claiming", "recovering"):
-            raise ConfigError(
-                f"backoff: a retry in RedisStream.{source.mode} keeps its entry, which comes back after min_idle; "
-                "this version has no other wait there"
-            )
         chosen = self._codec or codec
         plan = make_plan(self.signature, chosen, source.fields, self._workers, batch=self._batch is not None)
         renew_stalled = self._renew_stalled

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import random
 from collections import deque
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, Final
@@ -51,6 +52,8 @@ class Subscription:
         self.state = "starting"
         """What the reader does: `starting`, `reading`, `retrying`, `stopped` or `failed`."""
         self.error: str | None = None
+        self.jitter: Final = random.Random()  # noqa: S311 - it spreads waits
+        """The generator of the jitter of backoffs."""
         self.draining = False
         self.finished_reading = False
         self._subscriber = subscriber
@@ -63,7 +66,6 @@ class Subscription:
         self._callbacks: dict[EntryId, list[Callable[[], object]]] = {}
         self._lost_events: WeakValueDictionary[EntryId, asyncio.Event] = WeakValueDictionary()
         # Without a recoverer in sight nobody would ever take up what is handed back: the queue is worked off instead.
-        self._keeps_retries = source.mode in ("claiming", "recovering")
         self._hands_back = source.recovers or source.min_idle is not None
         self.consumer_core = Consumer(
             bell.engine,
@@ -248,12 +250,8 @@ class Subscription:
         if outcome.kind != "ack" and self._callbacks:
             self._callbacks.pop(ctx.entry_id, None)
         delay = outcome.delay
-        if delay is not None and self._keeps_retries:
-            _log.error(
-                "%s: %r comes back after min_idle, this version keeps no other delay here", self.where(ctx), outcome
-            )
         if outcome.kind == "retry" and delay is None and self._subscriber.backoff is not None:
-            delay = self._subscriber.backoff.delay(ctx.delivery_count)
+            delay = self._subscriber.backoff.delay(ctx.delivery_count, self.jitter)
         if outcome.kind == "dead_letter":
             _log.error("%s: %r is not available in this version; the entry stays pending", self.where(ctx), outcome)
         if not self.consumer_core.settle(ctx, _CODES[outcome.kind], delay):

@@ -72,13 +72,11 @@ def test_options_are_kept():
     assert (made.backoff, made.renew_stalled) == (None, 7.0)
 
 
-def test_a_backoff_is_for_retries_that_are_copies():
-    """Where a retry keeps its entry, the wait is min_idle: an option that did nothing is refused."""
+def test_a_backoff_is_kept_in_every_mode():
     backoff = Backoff(2, 4)
     made = Registration(RedisStream("s", group="g"), handler, {"backoff": backoff})
     assert made.subscriber("s", RedisStream("s", group="g"), codec_of("json")).backoff is backoff
-    with pytest.raises(ConfigError, match="min_idle"):
-        subscriber_of(backoff=backoff)
+    assert subscriber_of(backoff=backoff).backoff is backoff
 
 
 @pytest.mark.parametrize(
@@ -98,7 +96,6 @@ def test_a_backoff_is_for_retries_that_are_copies():
         ("codec", 1),
         ("on_error", retry),
         ("on_error", {ValueError: dead_letter()}),
-        ("on_error", retry(after=1)),
         ("on_decode_error", "drop"),
         ("on_decode_error", dead_letter("x")),
         ("backoff", 3),

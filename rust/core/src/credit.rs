@@ -1,6 +1,6 @@
 //! Room for entries that are read and not yet settled. What bounds memory, and what the reader waits for.
 
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use tokio::sync::Notify;
 
@@ -14,7 +14,8 @@ pub struct Credits {
     maximum: usize,
     used: AtomicUsize,
     bytes: AtomicUsize,
-    waited_for: AtomicBool,
+    /// How many wait for room.
+    waiting: AtomicUsize,
     room: Notify,
 }
 
@@ -25,7 +26,7 @@ impl Credits {
             maximum,
             used: AtomicUsize::new(0),
             bytes: AtomicUsize::new(0),
-            waited_for: AtomicBool::new(false),
+            waiting: AtomicUsize::new(0),
             room: Notify::new(),
         }
     }
@@ -69,22 +70,44 @@ impl Credits {
     }
 
     fn notify(&self) {
-        // One order for all: room given here and not seen by `wait` means that its flag is seen here.
-        if self.waited_for.load(Ordering::SeqCst) {
-            self.room.notify_one();
+        // One order for all: room given here and not seen by `wait` means that it is counted here.
+        if self.waiting.load(Ordering::SeqCst) > 0 {
+            self.room.notify_waiters();
         }
     }
 
     /// Wait until `wanted` entries may be read; `wanted` is at most the maximum.
     pub async fn wait(&self, wanted: usize) {
-        while !self.has(wanted) {
-            self.waited_for.store(true, Ordering::SeqCst);
-            // Between the store and the wait room may have come: look again before sleeping.
-            if !self.has(wanted) {
-                self.room.notified().await;
-            }
-            self.waited_for.store(false, Ordering::Release);
+        if self.has(wanted) {
+            return;
         }
+        let _waiting = Waiting::new(&self.waiting);
+        loop {
+            let room = self.room.notified();
+            tokio::pin!(room);
+            room.as_mut().enable();
+            // Between the look and the wait room may have come: look again before sleeping.
+            if self.has(wanted) {
+                return;
+            }
+            room.await;
+        }
+    }
+}
+
+/// Counts one who waits, until the wait ends or is given up.
+struct Waiting<'a>(&'a AtomicUsize);
+
+impl<'a> Waiting<'a> {
+    fn new(waiting: &'a AtomicUsize) -> Self {
+        waiting.fetch_add(1, Ordering::SeqCst);
+        Self(waiting)
+    }
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Release);
     }
 }
 

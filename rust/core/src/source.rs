@@ -14,7 +14,7 @@ use crate::subscription::Subscription;
 /// Where a subscription's entries come from and where their outcomes go.
 #[async_trait]
 pub trait Source: Send + Sync + std::fmt::Debug + 'static {
-    /// Whether a retry needs no command: the entry stays pending and comes back by itself.
+    /// Whether a retried entry stays where it is. Without a delay it needs no command then, and comes back by itself.
     fn retries_in_place(&self) -> bool;
     /// An entry was let go of without a command: it stays pending for whoever recovers it.
     fn left(&self, token: &Token);

@@ -10,7 +10,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 
 use crate::batch::{Origin, RawBatch, Token};
-use crate::entry::EntryId;
+use crate::entry::{EntryId, Slot};
 use crate::error::Result;
 
 /// What the connected server can do, found by asking it.
@@ -100,6 +100,13 @@ pub enum Action {
     Copy,
     /// Into the sorted set of delayed entries, and off the pending list, in one step.
     Delay(Duration),
+    /// It stays pending under its own id; its due time goes into the sorted set of delayed entries.
+    Park {
+        /// From now.
+        delay: Duration,
+        /// It was sent before, and nobody knows whether it was carried out: if so, its due time stays.
+        resent: bool,
+    },
 }
 
 /// What became of an order.
@@ -115,15 +122,45 @@ pub enum Verdict {
     Refused(crate::error::Error),
 }
 
-/// Delayed entries that were moved back into their stream.
+/// One look at the delayed entries that are due.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Promoted {
-    /// How many.
+pub struct Look {
+    /// Members of the sorted set to look at.
+    pub limit: usize,
+    /// Parked entries to take over, at most.
+    pub room: usize,
+    /// Members to pass over: an earlier look has seen them, and they stay.
+    pub offset: usize,
+}
+
+/// Delayed entries that were due.
+#[derive(Debug, Default)]
+pub struct Due {
+    /// Copies that were moved back into their stream.
     pub moved: usize,
-    /// When the next one is due, from now.
+    /// Parked entries that were taken over.
+    pub raw: RawBatch,
+    /// Parked entries whose body is gone; they are off the pending list now.
+    pub deleted: Vec<EntryId>,
+    /// When the next member is due, from now.
     pub next: Option<Duration>,
     /// Members of the sorted set that are no entries of ours; they were put aside, behind everything.
     pub strange: usize,
+    /// Members that were looked at.
+    pub seen: usize,
+    /// Of these, those that stay where they are.
+    pub passed: usize,
+    /// Of these, parked entries of the group, which wait for room.
+    pub waiting: usize,
+}
+
+/// A claimed entry that was parked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Parked {
+    /// It is due, after so many milliseconds.
+    Due(u64),
+    /// It is not due yet: it was parked again, at the delivery count it had.
+    Early,
 }
 
 /// One entry to add.
@@ -190,8 +227,10 @@ pub trait StreamStore: Send + Sync + std::fmt::Debug + 'static {
     async fn renew(&self, origin: &Arc<Origin>, ids: &[EntryId]) -> Result<Vec<EntryId>>;
     /// Give entries back: claimable at once, at the delivery count they had before. Returns how many were ours.
     async fn release(&self, origin: &Arc<Origin>, entries: &[(EntryId, u32)]) -> Result<usize>;
-    /// Move delayed entries that are due back into their stream, `limit` at most.
-    async fn promote(&self, stream: &str, delay_key: &str, limit: usize) -> Result<Promoted>;
+    /// Move copies that are due back into their stream, and take over parked entries of the group that are.
+    async fn due(&self, origin: &Arc<Origin>, delay_key: &str, look: Look, hash_keys: bool) -> Result<Due>;
+    /// Which of these entries, just claimed, were parked. Those that are not due are parked again.
+    async fn early(&self, origin: &Arc<Origin>, delay_key: &str, claimed: &[Slot]) -> Result<Vec<(EntryId, Parked)>>;
     /// Add entries in one pipeline. One result each; an outer error: none of the replies came.
     async fn append(&self, entries: &[Append]) -> Result<Vec<Result<EntryId>>>;
     /// Close all connections.

@@ -147,7 +147,7 @@ impl Subscription {
                 self.source.left(token);
                 self.let_go(token);
             }
-            Outcome::Retry(_) if self.source.retries_in_place() => {
+            Outcome::Retry(None) if self.source.retries_in_place() => {
                 self.stats.retried.add(1);
                 self.source.left(token);
                 self.let_go(token);

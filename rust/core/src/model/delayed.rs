@@ -1,6 +1,68 @@
 //! Members of the sorted set of delayed entries: what the scripts write with `cmsgpack`, byte for byte, so that equal
 //! due times keep the same order.
 
+use std::time::Duration;
+
+use super::operations;
+use crate::entry::EntryId;
+
+/// The fraction of a parked entry's score says for how long it was parked, in steps of a logarithm.
+const STEP: f64 = 75.0;
+const STEPS: f64 = 2048.0;
+
+/// What a member is.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Member<'a> {
+    /// A copy that goes back into the stream.
+    Copy(Vec<(&'a [u8], &'a [u8])>),
+    /// An entry that stays pending under its own id. One that was delivered once more since has another count.
+    Parked { id: EntryId, group: &'a [u8], count: i64 },
+    /// Not ours.
+    Strange,
+}
+
+/// What this member is.
+pub(super) fn read(member: &[u8]) -> Member<'_> {
+    let parts = unpack(member).unwrap_or_default();
+    if parts.len() >= 4 && parts.len().is_multiple_of(2) {
+        return Member::Copy(parts[2..].chunks_exact(2).map(|pair| (pair[0], pair[1])).collect());
+    }
+    let [id, group, count] = parts[..] else {
+        return Member::Strange;
+    };
+    let number = std::str::from_utf8(count).ok().and_then(|text| text.parse().ok());
+    match (EntryId::parse(id).filter(|_| id.contains(&b'-')), number) {
+        (Some(id), Some(count)) => Member::Parked { id, group, count },
+        _ => Member::Strange,
+    }
+}
+
+/// The member of an entry that was parked at this delivery count.
+pub(super) fn parked(id: EntryId, group: &str, count: u32) -> Vec<u8> {
+    let (id, count) = (id.to_string(), count.to_string());
+    pack([id.as_bytes(), group.as_bytes(), count.as_bytes()].into_iter())
+}
+
+#[expect(clippy::cast_precision_loss, reason = "scores are floating point numbers on the server too")]
+fn ms(delay: Duration) -> f64 {
+    delay.as_millis() as f64
+}
+
+/// The score of an entry that is parked now.
+pub(super) fn score(now: u64, delay: Duration) -> f64 {
+    let step = ((ms(delay) + 1.0).ln() * STEP).floor().min(STEPS - 1.0);
+    operations::score(now, delay) + step / STEPS
+}
+
+/// For how long a parked entry lay, where the server says `idle`. That is less where it was claimed early and parked
+/// again.
+#[expect(clippy::cast_possible_truncation, clippy::cast_precision_loss, reason = "milliseconds of some years")]
+pub(super) fn lain(score: f64, now: u64, idle: i64) -> i64 {
+    let delay = (((score - score.floor()) * STEPS + 0.5) / STEP).exp() - 1.0;
+    let since = (operations::score(now, Duration::ZERO) - score.floor() + delay).floor();
+    if idle as f64 >= since * 0.98 { idle } else { since as i64 }
+}
+
 /// A list of strings, packed.
 pub(super) fn pack<'a>(parts: impl ExactSizeIterator<Item = &'a [u8]>) -> Vec<u8> {
     let mut packed = Vec::new();
@@ -74,6 +136,30 @@ mod tests {
         for count in [15, 16, 65_535, 65_536] {
             let parts = vec![&b"ab"[..]; count];
             assert_eq!(unpack(&pack(parts.iter().copied())).map(|parts| parts.len()), Some(count));
+        }
+    }
+
+    #[test]
+    fn a_score_tells_when_it_is_due_and_for_how_long_it_was_parked() {
+        for delay in [0, 1, 17, 500, 3_000, 86_400_000, 315_360_000_000] {
+            let score = score(1_800_000_000_000, Duration::from_millis(delay));
+            let due = 1_800_000_000_000 + delay;
+            assert!((score.floor() - operations::score(due, Duration::ZERO)).abs() < 0.5, "{delay}: {score}");
+            let lain = lain(score, due + 20, 0);
+            let expected = i64::try_from(delay).unwrap_or(0) + 20;
+            assert!((lain - expected).abs() <= 1 + expected / 100, "{delay}: {lain}");
+            assert_eq!(super::lain(score, due + 20, expected), expected);
+        }
+    }
+
+    #[test]
+    fn members_are_told_apart() {
+        let id = EntryId::new(7, 1);
+        assert_eq!(read(&parked(id, "g", 3)), Member::Parked { id, group: b"g", count: 3 });
+        let copy = pack([&b"7-1"[..], b"g", b"name", b"value"].into_iter());
+        assert_eq!(read(&copy), Member::Copy(vec![(b"name", b"value")]));
+        for strange in [&b"text"[..], b"\x93\xa11\xa1g\xa11", b"\x93\xa37-1\xa1g\xa1x", b"\x92\xa1a\xa1b"] {
+            assert_eq!(read(strange), Member::Strange);
         }
     }
 

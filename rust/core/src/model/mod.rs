@@ -10,6 +10,7 @@ mod blocked;
 mod body;
 mod claim;
 mod delayed;
+mod due;
 mod entries;
 mod group;
 mod groups;

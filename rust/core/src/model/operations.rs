@@ -15,7 +15,7 @@ use super::settle::HandBack;
 use crate::batch::Origin;
 use crate::entry::EntryId;
 use crate::error::{Error, Result};
-use crate::store::{Action, Order, Pending, Promoted, Verdict};
+use crate::store::{Action, Order, Pending, Verdict};
 
 /// Entries a scan looks at for each one it may take, as `XAUTOCLAIM` does.
 const LOOK: usize = 10;
@@ -39,7 +39,7 @@ pub(super) struct Step {
 }
 
 /// A missing group means that nothing is pending any more: there is nothing left to settle.
-fn refused(error: Error) -> Verdict {
+pub(super) fn refused(error: Error) -> Verdict {
     match error {
         Error::NoGroup(_) => Verdict::Gone,
         error => Verdict::Refused(error),
@@ -47,18 +47,13 @@ fn refused(error: Error) -> Verdict {
 }
 
 #[expect(clippy::cast_precision_loss, reason = "scores are floating point numbers on the server too")]
-fn score(now: u64, delay: Duration) -> f64 {
+pub(super) fn score(now: u64, delay: Duration) -> f64 {
     now as f64 + u64::try_from(delay.as_millis()).unwrap_or(u64::MAX) as f64
-}
-
-#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a negative wait is no wait")]
-fn until(score: f64, now: u64) -> Duration {
-    Duration::from_millis((score - self::score(now, Duration::ZERO)).floor().max(0.0) as u64)
 }
 
 impl Keyspace {
     /// Whether the entry stands as the order says.
-    fn check(&self, owner: &Origin, id: EntryId, count: u32) -> Result<Verdict> {
+    pub(super) fn check(&self, owner: &Origin, id: EntryId, count: u32) -> Result<Verdict> {
         Ok(match self.pending_entry(&owner.stream, &owner.group, id)? {
             None => Verdict::Gone,
             // Counts are cut at 32 bits: FATAL of `XNACK` sets the greatest there is.
@@ -220,26 +215,5 @@ impl Keyspace {
             None => step.deleted.push(entry.id),
         }
         Ok(())
-    }
-
-    /// Move delayed entries that are due to their stream's end, `limit` at most.
-    pub(super) fn promote(&mut self, stream: &str, delay_key: &str, limit: usize) -> Result<Promoted> {
-        let now = self.now();
-        let due = self.zrange_by_score(delay_key, score(now, Duration::ZERO), limit)?;
-        let mut strange = 0;
-        for member in &due {
-            let parts = delayed::unpack(member).filter(|parts| parts.len() >= 4 && parts.len() % 2 == 0);
-            let Some(parts) = parts else {
-                // Not ours, so not ours to remove; but it must not stand before everything for ever.
-                self.zadd(delay_key, f64::INFINITY, member)?;
-                strange += 1;
-                continue;
-            };
-            let fields: Vec<_> = parts[2..].chunks_exact(2).map(|pair| (pair[0], pair[1])).collect();
-            self.xadd(stream, AddId::Auto, &fields, None)?;
-            self.zrem(delay_key, member)?;
-        }
-        let first = self.zrange(delay_key, 0, 0)?.pop().filter(|(_, score)| score.is_finite());
-        Ok(Promoted { moved: due.len() - strange, next: first.map(|(_, score)| until(score, now)), strange })
     }
 }

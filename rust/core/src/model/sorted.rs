@@ -86,11 +86,25 @@ impl Keyspace {
         Ok(self.sorted(key)?.map_or(0, SortedSet::len))
     }
 
-    /// `ZRANGEBYSCORE key -inf maximum LIMIT 0 limit`.
-    pub fn zrange_by_score(&self, key: &str, maximum: f64, limit: usize) -> Result<Vec<Vec<u8>>> {
+    /// `ZSCORE`.
+    pub fn zscore(&self, key: &str, member: &[u8]) -> Result<Option<f64>> {
+        Ok(self.sorted(key)?.and_then(|sorted| sorted.scores.get(member)).map(|score| score.0))
+    }
+
+    /// `ZRANGEBYSCORE key -inf (below WITHSCORES LIMIT offset limit`.
+    pub fn zrange_below(&self, key: &str, below: f64, offset: usize, limit: usize) -> Result<Vec<(Vec<u8>, f64)>> {
         let members = self.sorted(key)?.into_iter().flat_map(SortedSet::iter);
-        let due = members.take_while(|(_, score)| *score <= maximum).take(limit);
-        Ok(due.map(|(member, _)| member.to_owned()).collect())
+        let due = members.take_while(|(_, score)| *score < below).skip(offset).take(limit);
+        Ok(due.map(|(member, score)| (member.to_owned(), score)).collect())
+    }
+
+    /// The score of `ZRANGEBYSCORE key first (+inf LIMIT 0 1`.
+    pub fn zfirst_from(&self, key: &str, first: f64) -> Result<Option<f64>> {
+        let Some(sorted) = self.sorted(key)? else {
+            return Ok(None);
+        };
+        let next = sorted.order.range((Score(first), Vec::new())..).next();
+        Ok(next.map(|(score, _)| score.0).filter(|score| score.is_finite()))
     }
 
     /// `ZRANGE key first last WITHSCORES`; a negative index counts from the end.
@@ -125,8 +139,9 @@ mod tests {
         assert_eq!(members(&keyspace, 0, -1), ["m", "n", "z", "a", "b"]);
         assert_eq!(keyspace.zadd("z", 3.0, b"a"), Ok(false));
         assert_eq!((members(&keyspace, -2, 9), members(&keyspace, 3, 1)), (vec!["b".into(), "a".into()], vec![]));
-        let due = keyspace.zrange_by_score("z", 1.0, 2).unwrap_or_default();
-        assert_eq!(due, [b"m".to_vec(), b"n".to_vec()]);
+        assert_eq!(keyspace.zrange_below("z", 1.0, 1, 2), Ok(vec![(b"n".to_vec(), -0.0)]));
+        assert_eq!((keyspace.zscore("z", b"z"), keyspace.zscore("z", b"none")), (Ok(Some(1.0)), Ok(None)));
+        assert_eq!((keyspace.zfirst_from("z", 1.5), keyspace.zfirst_from("z", 3.5)), (Ok(Some(2.0)), Ok(None)));
         assert_eq!((keyspace.zrem("z", b"m"), keyspace.zrem("z", b"m")), (Ok(true), Ok(false)));
         assert_eq!((keyspace.zcard("z"), keyspace.zcard("none")), (Ok(4), Ok(0)));
     }

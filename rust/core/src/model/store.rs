@@ -9,12 +9,15 @@ use parking_lot::RwLock;
 use super::argument::{AddId, Position};
 use super::entries::TrimTo;
 use super::keyspace::Keyspace;
+use super::operations::Taken;
 use super::reader::{self, ModelReader};
 use super::{Delivery, Model};
-use crate::batch::Origin;
-use crate::entry::EntryId;
+use crate::batch::{Origin, RawBatch};
+use crate::entry::{EntryId, Slot};
 use crate::error::{Error, Result};
-use crate::store::{Abilities, Action, Append, EntryReader, Order, Pending, Promoted, Scanned, StreamStore, Verdict};
+use crate::store::{
+    Abilities, Action, Append, Due, EntryReader, Look, Order, Parked, Pending, Scanned, StreamStore, Verdict,
+};
 
 /// Orders that are checked before the first of them is carried out.
 const CHECKED: usize = 500;
@@ -62,10 +65,10 @@ impl ModelStore {
     }
 }
 
-/// The checked acks among the orders, by owner.
-fn by_owner(orders: &[Order]) -> Vec<(Arc<Origin>, Vec<usize>)> {
+/// The orders of a kind, by owner.
+fn by_owner(orders: &[Order], kind: impl Fn(Action) -> bool) -> Vec<(Arc<Origin>, Vec<usize>)> {
     let mut owners: Vec<(Arc<Origin>, Vec<usize>)> = Vec::new();
-    for (at, order) in orders.iter().enumerate().filter(|(_, order)| order.action == Action::Ack) {
+    for (at, order) in orders.iter().enumerate().filter(|(_, order)| kind(order.action)) {
         let known = owners.iter_mut().find(|(owner, held)| **owner == *order.owner && held.len() < CHECKED);
         match known {
             Some((_, held)) => held.push(at),
@@ -73,6 +76,17 @@ fn by_owner(orders: &[Order]) -> Vec<(Arc<Origin>, Vec<usize>)> {
         }
     }
     owners
+}
+
+fn taken(entries: Vec<Taken>, hash_keys: bool) -> Result<RawBatch> {
+    let deliveries = entries.into_iter().map(|one| Delivery {
+        id: one.body.id(),
+        body: Some(one.body),
+        // One that was handed back has an idle time of -1.
+        idle: u64::try_from(one.idle).unwrap_or(0),
+        earlier: one.earlier,
+    });
+    reader::batch(&deliveries.collect::<Vec<_>>(), hash_keys)
 }
 
 fn append(keyspace: &mut Keyspace, entry: &Append) -> Result<EntryId> {
@@ -147,15 +161,7 @@ impl StreamStore for ModelStore {
         hash_keys: bool,
     ) -> Result<Scanned> {
         let step = self.run(|keyspace| keyspace.scan(origin, which, cursor, count))?;
-        let taken = step.taken.into_iter().map(|one| Delivery {
-            id: one.body.id(),
-            body: Some(one.body),
-            // One that was handed back has an idle time of -1.
-            idle: u64::try_from(one.idle).unwrap_or(0),
-            earlier: one.earlier,
-        });
-        let raw = reader::batch(&taken.collect::<Vec<_>>(), hash_keys)?;
-        Ok(Scanned { raw, cursor: step.cursor, deleted: step.deleted })
+        Ok(Scanned { raw: taken(step.taken, hash_keys)?, cursor: step.cursor, deleted: step.deleted })
     }
 
     async fn settle(
@@ -169,13 +175,20 @@ impl StreamStore for ModelStore {
             // A key of another type by now holds none of our entries either.
             let _ = keyspace.xack(&origin.stream, &origin.group, acks);
             let mut verdicts = vec![Verdict::Gone; orders.len()];
-            for (owner, held) in by_owner(orders) {
+            for (owner, held) in by_owner(orders, |action| action == Action::Ack) {
                 let checked: Vec<_> = held.iter().map(|at| &orders[*at]).collect();
                 for (at, verdict) in held.iter().zip(keyspace.checked_acks(&owner, &checked)) {
                     verdicts[*at] = verdict;
                 }
             }
-            for (at, order) in orders.iter().enumerate().filter(|(_, order)| order.action != Action::Ack) {
+            for (owner, held) in by_owner(orders, |action| matches!(action, Action::Park { .. })) {
+                let parked: Vec<_> = held.iter().map(|at| &orders[*at]).collect();
+                for (at, verdict) in held.iter().zip(keyspace.park(&owner, &parked, delay_key)) {
+                    verdicts[*at] = verdict;
+                }
+            }
+            let copied = |order: &Order| matches!(order.action, Action::Copy | Action::Delay(_));
+            for (at, order) in orders.iter().enumerate().filter(|(_, order)| copied(order)) {
                 verdicts[at] = keyspace.retry(order, delay_key);
             }
             Ok(verdicts)
@@ -191,8 +204,22 @@ impl StreamStore for ModelStore {
         self.run(|keyspace| keyspace.release(origin, xnack, entries))
     }
 
-    async fn promote(&self, stream: &str, delay_key: &str, limit: usize) -> Result<Promoted> {
-        self.run(|keyspace| keyspace.promote(stream, delay_key, limit))
+    async fn due(&self, origin: &Arc<Origin>, delay_key: &str, look: Look, hash_keys: bool) -> Result<Due> {
+        let handed = self.run(|keyspace| keyspace.due(origin, delay_key, look))?;
+        Ok(Due {
+            moved: handed.moved,
+            raw: taken(handed.step.taken, hash_keys)?,
+            deleted: handed.step.deleted,
+            next: handed.next,
+            strange: handed.strange,
+            seen: handed.seen,
+            passed: handed.passed,
+            waiting: handed.waiting,
+        })
+    }
+
+    async fn early(&self, origin: &Arc<Origin>, delay_key: &str, claimed: &[Slot]) -> Result<Vec<(EntryId, Parked)>> {
+        self.run(|keyspace| keyspace.early(origin, delay_key, claimed))
     }
 
     async fn append(&self, entries: &[Append]) -> Result<Vec<Result<EntryId>>> {

@@ -13,6 +13,11 @@ macro_rules! script {
         $(#[$doc])*
         pub(super) static $name: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!($file)));
     };
+    ($(#[$doc:meta])* $name:ident, $shared:literal + $file:literal) => {
+        $(#[$doc])*
+        pub(super) static $name: LazyLock<Script> =
+            LazyLock::new(|| Script::new(concat!(include_str!($shared), include_str!($file))));
+    };
 }
 
 script!(
@@ -45,14 +50,26 @@ script!(
     "lua/take.lua"
 );
 script!(
-    /// KEYS delay key, stream; ARGV limit. Returns how many were moved, the ms until the next (-1: none), and how many
-    /// members are not ours and were put aside.
-    PROMOTE, "lua/promote.lua"
+    /// KEYS stream, delay key; ARGV group, consumer, resent (0 or 1), then id, delivery count and delay in ms of each.
+    /// One number per entry, as `ACK` gives them.
+    PARK, "lua/parked.lua" + "lua/park.lua"
+);
+script!(
+    /// KEYS delay key, stream; ARGV group, consumer, members to look at, parked entries to take, members to pass over.
+    /// Returns how many copies were moved; the ms until the next member is due (-1: none); how many members are not
+    /// ours and were put aside; how many were looked at; how many of those stay; how many of these are parked ones of
+    /// this group; entries and ids as `SCAN` does.
+    DUE, "lua/parked.lua" + "lua/due.lua"
+);
+script!(
+    /// KEYS stream, delay key; ARGV group, consumer, then id, earlier deliveries and idle ms of each claimed entry.
+    /// Returns, of those that were parked, the id and for how many ms it lay (-1: not due yet, and parked again).
+    EARLY, "lua/parked.lua" + "lua/early.lua"
 );
 
 /// Make the server know them all.
 pub(super) async fn load(connection: &mut MultiplexedConnection) -> Result<()> {
-    for script in [&ACK, &RETRY, &RENEW, &RELEASE, &SCAN, &TAKE, &PROMOTE] {
+    for script in [&ACK, &RETRY, &RENEW, &RELEASE, &SCAN, &TAKE, &PARK, &DUE, &EARLY] {
         let loaded: ::redis::RedisResult<String> = script.prepare_invoke().load_async(connection).await;
         loaded.map_err(|error| match Error::from(error) {
             Error::Connect(text) if text.starts_with("NOPERM") => {

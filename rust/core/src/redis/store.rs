@@ -1,6 +1,7 @@
 //! `StreamStore` over RESP.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use ::redis::{Cmd, Pipeline, Value, cmd};
 use async_trait::async_trait;
@@ -11,9 +12,11 @@ use super::socket::SocketReader;
 use super::value::{self, integer, items};
 use super::{Address, probe, scripts};
 use crate::batch::Origin;
-use crate::entry::EntryId;
+use crate::entry::{EntryId, Slot};
 use crate::error::{Error, Result};
-use crate::store::{Abilities, Action, Append, EntryReader, Order, Pending, Promoted, Scanned, StreamStore, Verdict};
+use crate::store::{
+    Abilities, Action, Append, Due, EntryReader, Look, Order, Parked, Pending, Scanned, StreamStore, Verdict,
+};
 
 /// Ids per plain `XACK`.
 const ACKS: usize = 1000;
@@ -61,22 +64,66 @@ fn push_acks(pipeline: &mut Pipeline, origin: &Origin, acks: &[EntryId]) {
     }
 }
 
-/// The checked acks of one owner, and where their verdicts go.
-struct Checked {
+/// Orders of one owner that go out in one command, and where their verdicts go.
+struct Together {
     owner: Arc<Origin>,
+    kind: Kind,
     orders: Vec<usize>,
 }
 
-fn group_acks(orders: &[Order]) -> Vec<Checked> {
-    let mut groups: Vec<Checked> = Vec::new();
-    for (at, order) in orders.iter().enumerate().filter(|(_, order)| order.action == Action::Ack) {
-        let known = groups.iter_mut().find(|group| *group.owner == *order.owner && group.orders.len() < ACKS / 2);
+/// Orders that a command carries many of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Ack,
+    Park { resent: bool },
+}
+
+const fn kind(action: Action) -> Option<Kind> {
+    match action {
+        Action::Ack => Some(Kind::Ack),
+        Action::Park { resent, .. } => Some(Kind::Park { resent }),
+        Action::Copy | Action::Delay(_) => None,
+    }
+}
+
+fn together(orders: &[Order]) -> Vec<Together> {
+    let mut groups: Vec<Together> = Vec::new();
+    for (at, order) in orders.iter().enumerate() {
+        let Some(kind) = kind(order.action) else {
+            continue;
+        };
+        // The one that was begun last is the one that may have room.
+        let known = groups.iter_mut().rev().find(|group| group.kind == kind && *group.owner == *order.owner);
         match known {
-            Some(group) => group.orders.push(at),
-            None => groups.push(Checked { owner: Arc::clone(&order.owner), orders: vec![at] }),
+            Some(group) if group.orders.len() < ACKS / 2 => group.orders.push(at),
+            _ => groups.push(Together { owner: Arc::clone(&order.owner), kind, orders: vec![at] }),
         }
     }
     groups
+}
+
+fn together_command(group: &Together, orders: &[Order], delay_key: &str) -> Cmd {
+    let Together { owner, kind, orders: held } = group;
+    let mut command = match kind {
+        Kind::Ack => scripts::call(&scripts::ACK, &[&owner.stream]),
+        Kind::Park { .. } => scripts::call(&scripts::PARK, &[&owner.stream, delay_key]),
+    };
+    command.arg(&owner.group).arg(&owner.consumer);
+    if let Kind::Park { resent } = kind {
+        command.arg(u8::from(*resent));
+    }
+    for order in held.iter().filter_map(|at| orders.get(*at)) {
+        with_id(&mut command, order.token.id());
+        command.arg(order.count);
+        if let Action::Park { delay, .. } = order.action {
+            command.arg(milliseconds(delay));
+        }
+    }
+    command
+}
+
+fn milliseconds(delay: Duration) -> i64 {
+    i64::try_from(delay.as_millis()).unwrap_or(i64::MAX)
 }
 
 fn retry_command(order: &Order, delay_key: &str) -> Result<Cmd> {
@@ -90,8 +137,8 @@ fn retry_command(order: &Order, delay_key: &str) -> Result<Cmd> {
     command.arg(&owner.group).arg(&owner.consumer);
     with_id(&mut command, order.token.id());
     let delay = match order.action {
-        Action::Delay(delay) => i64::try_from(delay.as_millis()).unwrap_or(i64::MAX),
-        Action::Copy | Action::Ack => -1,
+        Action::Delay(delay) => milliseconds(delay),
+        Action::Copy | Action::Ack | Action::Park { .. } => -1,
     };
     command.arg(order.count).arg(delay).arg(u8::from(order.token.copy_of().is_some()));
     for (name, value) in &fields {
@@ -207,19 +254,13 @@ impl StreamStore for RedisStore {
         let mut pipeline = Pipeline::new();
         push_acks(&mut pipeline, origin, acks);
         let plain = pipeline.len();
-        let checked = group_acks(orders);
-        for group in &checked {
-            let mut command = scripts::call(&scripts::ACK, &[&group.owner.stream]);
-            command.arg(&group.owner.group).arg(&group.owner.consumer);
-            for order in group.orders.iter().filter_map(|at| orders.get(*at)) {
-                with_id(&mut command, order.token.id());
-                command.arg(order.count);
-            }
-            pipeline.add_command(command);
+        let together = together(orders);
+        for group in &together {
+            pipeline.add_command(together_command(group, orders, delay_key));
         }
         let mut verdicts = vec![Verdict::Gone; orders.len()];
         let mut moved = Vec::new();
-        for (at, order) in orders.iter().enumerate().filter(|(_, order)| order.action != Action::Ack) {
+        for (at, order) in orders.iter().enumerate().filter(|(_, order)| kind(order.action).is_none()) {
             match retry_command(order, delay_key) {
                 Ok(command) => {
                     pipeline.add_command(command);
@@ -240,7 +281,7 @@ impl StreamStore for RedisStore {
                 Err(error) => return Err(error),
             }
         }
-        for (group, reply) in checked.iter().zip(replies.by_ref()) {
+        for (group, reply) in together.iter().zip(replies.by_ref()) {
             let answers = reply.map(|reply| items(&reply).iter().map(verdict).collect::<Vec<_>>());
             for (nth, at) in group.orders.iter().enumerate() {
                 verdicts[*at] = match &answers {
@@ -277,16 +318,43 @@ impl StreamStore for RedisStore {
         Ok(integer(&reply).and_then(|n| usize::try_from(n).ok()).unwrap_or(0))
     }
 
-    async fn promote(&self, stream: &str, delay_key: &str, limit: usize) -> Result<Promoted> {
-        let mut command = scripts::call(&scripts::PROMOTE, &[delay_key, stream]);
-        command.arg(limit);
+    async fn due(&self, origin: &Arc<Origin>, delay_key: &str, look: Look, hash_keys: bool) -> Result<Due> {
+        let mut command = scripts::call(&scripts::DUE, &[delay_key, &origin.stream]);
+        command.arg(&origin.group).arg(&origin.consumer).arg(look.limit).arg(look.room).arg(look.offset);
         let reply = self.work.query(&command).await?;
-        let number = |at: usize| items(&reply).get(at).and_then(integer).and_then(|n| u64::try_from(n).ok());
-        Ok(Promoted {
-            moved: number(0).and_then(|n| usize::try_from(n).ok()).unwrap_or(0),
-            next: number(1).map(std::time::Duration::from_millis),
-            strange: number(2).and_then(|n| usize::try_from(n).ok()).unwrap_or(0),
+        let [counts @ .., entries, deleted] = items(&reply) else {
+            return Err(Error::Protocol("delayed entries were not answered with eight elements".into()));
+        };
+        let number = |at: usize| counts.get(at).and_then(integer).and_then(|n| u64::try_from(n).ok());
+        let count = |at: usize| number(at).and_then(|n| usize::try_from(n).ok()).unwrap_or(0);
+        Ok(Due {
+            moved: count(0),
+            raw: value::entries(entries, hash_keys),
+            deleted: items(deleted).iter().filter_map(value::id).collect(),
+            next: number(1).map(Duration::from_millis),
+            strange: count(2),
+            seen: count(3),
+            passed: count(4),
+            waiting: count(5),
         })
+    }
+
+    async fn early(&self, origin: &Arc<Origin>, delay_key: &str, claimed: &[Slot]) -> Result<Vec<(EntryId, Parked)>> {
+        let mut command = scripts::call(&scripts::EARLY, &[&origin.stream, delay_key]);
+        command.arg(&origin.group).arg(&origin.consumer);
+        for slot in claimed {
+            with_id(&mut command, slot.id);
+            command.arg(slot.earlier).arg(slot.idle_ms);
+        }
+        let reply = self.work.query(&command).await?;
+        let parked = |row: &Value| {
+            let [id, lain] = items(row) else {
+                return None;
+            };
+            let lain = u64::try_from(integer(lain)?).map_or(Parked::Early, Parked::Due);
+            Some((value::id(id)?, lain))
+        };
+        Ok(items(&reply).iter().filter_map(parked).collect())
     }
 
     async fn append(&self, entries: &[Append]) -> Result<Vec<Result<EntryId>>> {

@@ -1,25 +1,42 @@
 //! Taking a read in: what is held already, gone, or meant for another group does not reach a lane.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
-use super::StreamSource;
+use super::{Mode, StreamSource, settlement};
 use crate::batch::{Batch, RawBatch};
 use crate::entry::{EntryId, Slot};
 use crate::error::Result;
 use crate::event::Level;
+use crate::store::Parked;
 use crate::subscription::Subscription;
 
 /// Take in what was read at `read_ms` of the clock. Returns how many entries reach the lanes.
 pub(super) async fn admit(
     source: &StreamSource,
     subscription: &Subscription,
-    mut raw: RawBatch,
+    raw: RawBatch,
     read_ms: u64,
 ) -> Result<usize> {
+    let mut raw = sifted(source, subscription, raw).await?;
+    park_again(source, subscription, &mut raw).await?;
+    subscription.stats.claimed.add(raw.slots.iter().filter(|slot| slot.earlier > 0).count());
+    Ok(take_in(subscription, raw, read_ms))
+}
+
+/// Hand a sifted read to the lanes. Returns how many entries there are.
+pub(super) fn take_in(subscription: &Subscription, raw: RawBatch, read_ms: u64) -> usize {
+    let taken = raw.slots.len();
+    subscription.take_in(Batch::new(raw, Arc::clone(&subscription.origin), read_ms));
+    taken
+}
+
+/// What of a read is to be handled here. The rest is settled unseen, or held already.
+pub(super) async fn sifted(source: &StreamSource, subscription: &Subscription, mut raw: RawBatch) -> Result<RawBatch> {
     let (Some(first), Some(last)) =
         (raw.slots.iter().map(|slot| slot.id).min(), raw.slots.iter().map(|slot| slot.id).max())
     else {
-        return Ok(0);
+        return Ok(raw);
     };
     let fresh = source.group.advance(first, last);
     // One look per batch settles it for nearly all: only claimed entries, copies and a moved cursor need more.
@@ -30,9 +47,32 @@ pub(super) async fn admit(
             source.store.settle(&subscription.origin, &unwanted, &[], &source.settings.delay_key).await?;
         }
     }
-    let taken = raw.slots.len();
-    subscription.take_in(Batch::new(raw, Arc::clone(&subscription.origin), read_ms));
-    Ok(taken)
+    Ok(raw)
+}
+
+/// Leave out what was claimed before its delay has passed: it is parked again. One look for all that was claimed.
+async fn park_again(source: &StreamSource, subscription: &Subscription, raw: &mut RawBatch) -> Result<()> {
+    // Nobody would hand it over later where pending entries are not recovered.
+    if source.settings.mode == Mode::New {
+        return Ok(());
+    }
+    let claimed: Vec<_> = raw.slots.iter().filter(|slot| slot.earlier > 0).copied().collect();
+    for some in claimed.chunks(settlement::CHUNK) {
+        let parked = source.store.early(&subscription.origin, &source.settings.delay_key, some).await?;
+        if parked.is_empty() {
+            continue;
+        }
+        let parked: HashMap<_, _> = parked.into_iter().collect();
+        raw.slots.retain_mut(|slot| match parked.get(&slot.id) {
+            None => true,
+            Some(Parked::Due(idle_ms)) => {
+                slot.idle_ms = *idle_ms;
+                true
+            }
+            Some(Parked::Early) => false,
+        });
+    }
+    Ok(())
 }
 
 /// Remove what must not be handled here. Returns the ids that are to be acknowledged unseen.
@@ -64,9 +104,6 @@ fn sift(source: &StreamSource, subscription: &Subscription, raw: &mut RawBatch) 
             subscription.stats.duplicates.add(1);
             unwanted.push(slot.id);
             return false;
-        }
-        if slot.earlier > 0 {
-            subscription.stats.claimed.add(1);
         }
         true
     });

@@ -47,6 +47,8 @@ pub struct Group {
     pub(super) scan: tokio::sync::Mutex<Scan>,
     /// Rung when an entry was delayed here.
     pub(super) delayed: Notify,
+    /// Held while entries are parked, and while parked ones are taken over.
+    pub(super) parking: tokio::sync::Mutex<()>,
 }
 
 impl Default for Group {
@@ -60,6 +62,7 @@ impl Default for Group {
             stalled: AtomicUsize::new(0),
             scan: tokio::sync::Mutex::new(Scan { cursor: EntryId::ZERO, due: Instant::now() }),
             delayed: Notify::new(),
+            parking: tokio::sync::Mutex::default(),
         }
     }
 }

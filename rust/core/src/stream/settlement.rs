@@ -9,6 +9,7 @@ use crate::entry::EntryId;
 use crate::error::Result;
 use crate::event::Level;
 use crate::settle::{Outcome, Work};
+use crate::source::Source;
 use crate::store::{Action, Order, Verdict};
 use crate::subscription::Subscription;
 
@@ -26,25 +27,35 @@ pub(super) async fn carry_out(source: &StreamSource, subscription: &Subscription
     let (plain, mut orders) = split(source, subscription, work);
     for (token, outcome) in &work.others {
         let action = match outcome {
-            Outcome::Retry(delay) => retry_action(token, *delay),
+            Outcome::Retry(delay) => retry_action(source, token, *delay, work.resend),
             Outcome::Ack | Outcome::Drop | Outcome::Leave => Action::Ack,
         };
         orders.push(order(source, subscription, token, action));
     }
+    // What is parked is held until that was answered: the timer must not bring it back before.
+    let parks = orders.iter().any(|order| matches!(order.action, Action::Park { .. }));
+    let parking = if parks { Some(source.group.parking.lock().await) } else { None };
     subscription.stats.settles.add(plain.len().div_ceil(1000) + orders.len());
     let verdicts = source.store.settle(&subscription.origin, &plain, &orders, &source.settings.delay_key).await?;
     let work = std::mem::take(work);
     count(subscription, &work, &orders, &verdicts);
     note_taken(subscription, &orders, &verdicts);
-    if orders.iter().any(|order| matches!(order.action, Action::Delay(_))) {
-        source.group.delayed.notify_waiters();
-    }
     source.group.acked(&work.acks);
     subscription.complete(&work.acks);
     let others: Vec<_> = work.others.into_iter().map(|(token, _)| token).collect();
     if !others.is_empty() {
         source.group.acked(&others);
         subscription.complete(&others);
+    }
+    for (order, verdict) in orders.iter().zip(&verdicts) {
+        let parked = matches!(order.action, Action::Park { .. }) && *verdict == Verdict::Done;
+        if parked || matches!(verdict, Verdict::Refused(_)) {
+            source.group.left(order.token.id());
+        }
+    }
+    drop(parking);
+    if parks || orders.iter().any(|order| matches!(order.action, Action::Delay(_))) {
+        source.group.delayed.notify_waiters();
     }
     for order in &orders {
         source.group.forget_adopted(order.token.id());
@@ -77,9 +88,10 @@ fn order(source: &StreamSource, subscription: &Subscription, token: &Token, acti
     Order { token: token.clone(), owner, count, action }
 }
 
-fn retry_action(token: &Token, delay: Option<Duration>) -> Action {
+fn retry_action(source: &StreamSource, token: &Token, delay: Option<Duration>, resent: bool) -> Action {
     let retries = token.slot().retries;
     match delay {
+        Some(delay) if source.retries_in_place() => Action::Park { delay, resent },
         Some(delay) if delay.is_zero() => Action::Copy,
         Some(delay) => Action::Delay(delay),
         None if retries == 0 => Action::Copy,

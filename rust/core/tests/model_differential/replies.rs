@@ -187,7 +187,8 @@ impl Step {
             Self::Zadd { key, score, member } => flag(keys.zadd(key, (*score).into(), member.as_bytes())?),
             Self::Zrem { key, member } => flag(keys.zrem(key, member.as_bytes())?),
             Self::ZrangeByScore { key, maximum, limit } => {
-                list(keys.zrange_by_score(key, (*maximum).into(), *limit)?.into_iter().map(Reply::text))
+                let members = keys.zrange_below(key, (*maximum).into(), 0, *limit)?;
+                list(members.into_iter().map(|(member, _)| Reply::text(member)))
             }
             Self::Zrange { key, first, last } => {
                 let members = keys.zrange(key, *first, *last)?;

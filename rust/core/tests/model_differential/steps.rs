@@ -317,7 +317,7 @@ impl Step {
             Self::Zadd { key, score, member } => Words::of(&["ZADD", key]).with(score).with(member),
             Self::Zrem { key, member } => Words::of(&["ZREM", key, member]),
             Self::ZrangeByScore { key, maximum, limit } => {
-                Words::of(&["ZRANGEBYSCORE", key, "-inf"]).with(maximum).all(&["LIMIT", "0"]).with(limit)
+                Words::of(&["ZRANGEBYSCORE", key, "-inf"]).with(format!("({maximum}")).all(&["LIMIT", "0"]).with(limit)
             }
             Self::Zrange { key, first, last } => Words::of(&["ZRANGE", key]).with(first).with(last).with("WITHSCORES"),
             Self::Zcard { key } => Words::of(&["ZCARD", key]),

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use fastrand::Rng;
 use ruststream_core::header;
-use ruststream_core::store::{Action, Append, Trim, Want};
+use ruststream_core::store::{Action, Append, Look, Trim, Want};
 
 use crate::side::{DELAYED, HOUR, READERS, STREAM};
 
@@ -39,7 +39,8 @@ pub(crate) enum Step {
     Renew { reader: usize, ids: Vec<usize> },
     Release { reader: usize, ids: Vec<usize>, earlier: u32 },
     Scan { reader: usize, own: Option<(Vec<usize>, bool)>, from: Vec<usize>, count: usize },
-    Promote { limit: usize },
+    Due { reader: usize, look: Look },
+    Early { reader: usize, last: usize },
     Unblock { reader: usize },
     Behind(Behind),
 }
@@ -98,7 +99,8 @@ impl Chooser {
     }
 
     fn order(&mut self, tokens: usize) -> Wanted {
-        let action = self.one(&[Action::Ack, Action::Ack, Action::Copy, Action::Delay(HOUR)]);
+        let park = Action::Park { delay: HOUR, resent: self.percent(30) };
+        let action = self.one(&[Action::Ack, Action::Ack, Action::Copy, Action::Delay(HOUR), park, park]);
         let owner = self.percent(10).then(|| self.rng.usize(..READERS.len()));
         let token = self.picks(tokens, 1).first().copied().unwrap_or_else(|| tokens.saturating_sub(1));
         Wanted { token, owner, miscounted: self.percent(10), action }
@@ -114,7 +116,15 @@ impl Chooser {
                 Behind::Text(key)
             }
             17 | 18 => Behind::Strange(
-                self.one(&[&b"text"[..], b"\x92\xa1a\xa1b", b"\x93\xa1a\xa1b\xa1c", b"\x80", b""]).to_vec(),
+                self.one(&[
+                    &b"text"[..],
+                    b"\x92\xa1a\xa1b",
+                    b"\x93\xa1a\xa1b\xa1c",
+                    b"\x93\xa31-1\xa1h\xa11",
+                    b"\x80",
+                    b"",
+                ])
+                .to_vec(),
             ),
             _ => Behind::Destroy(self.one(&["g", "h"])),
         })
@@ -145,7 +155,8 @@ impl Chooser {
                 let mut orders: Vec<_> = (0..self.rng.usize(..5)).map(|_| self.order(tokens)).collect();
                 // One at most is due at once: ids that fall due together stand in the order of their text.
                 if let Some(order) = orders.first_mut().filter(|_| self.percent(30)) {
-                    order.action = Action::Delay(Duration::ZERO);
+                    let park = Action::Park { delay: Duration::ZERO, resent: false };
+                    order.action = self.one(&[Action::Delay(Duration::ZERO), park]);
                 }
                 Step::Settle { reader, acks: self.picks(ids, 3), orders }
             }
@@ -156,7 +167,11 @@ impl Chooser {
                 let from = if self.percent(60) { Vec::new() } else { self.picks(ids, 1) };
                 Step::Scan { reader, own, from, count: self.rng.usize(1..5) }
             }
-            89..=93 => Step::Promote { limit: self.rng.usize(..4) },
+            89..=91 => Step::Due {
+                reader,
+                look: Look { limit: self.rng.usize(..4), room: self.rng.usize(..3), offset: self.rng.usize(..2) },
+            },
+            92..=93 => Step::Early { reader, last: self.rng.usize(1..12) },
             94 => Step::Unblock { reader },
             _ => self.behind(ids),
         }

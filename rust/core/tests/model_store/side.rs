@@ -8,7 +8,7 @@ use ruststream_core::batch::{Batch, Origin, RawBatch, Token};
 use ruststream_core::entry::EntryId;
 use ruststream_core::error::{Error, Result};
 use ruststream_core::model::LAST;
-use ruststream_core::store::{EntryReader, Order, Pending, StreamStore, Verdict};
+use ruststream_core::store::{EntryReader, Order, Parked, Pending, StreamStore, Verdict};
 
 use crate::operation::{Step, Wanted};
 
@@ -171,11 +171,25 @@ impl Side {
                     format!("{cursor} [{deleted}] {}", side.taken(scanned.raw, *reader))
                 }));
             }
-            Step::Promote { limit } => {
-                let result = store.promote(STREAM, DELAYED, *limit).await;
-                shown.push(self.shown(result, |_, promoted| {
-                    let far = promoted.next.map(|next| next > HOUR / 2);
-                    format!("{} {} {far:?}", promoted.moved, promoted.strange)
+            Step::Due { reader, look } => {
+                let result = store.due(&origin(*reader), DELAYED, *look, true).await;
+                shown.push(self.shown(result, |side, due| {
+                    let far = due.next.map(|next| next > HOUR / 2);
+                    let counts = (due.moved, due.strange, due.seen, due.passed, due.waiting);
+                    let deleted = side.names(due.deleted);
+                    format!("{counts:?} {far:?} [{deleted}] {}", side.taken(due.raw, *reader))
+                }));
+            }
+            Step::Early { reader, last } => {
+                let tokens = &self.tokens[self.tokens.len().saturating_sub(*last)..];
+                let claimed: Vec<_> = tokens.iter().map(|token| *token.slot()).collect();
+                let result = store.early(&origin(*reader), DELAYED, &claimed).await;
+                shown.push(self.shown(result, |side, parked| {
+                    let show = |(id, parked)| {
+                        let due = matches!(parked, Parked::Due(_));
+                        format!("{} due {due}", side.name(id))
+                    };
+                    parked.into_iter().map(show).collect::<Vec<_>>().join(" ")
                 }));
             }
             Step::Unblock { reader } => {

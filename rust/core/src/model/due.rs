@@ -1,0 +1,191 @@
+//! Delayed entries: parking them under their own id, handing over what is due. Call by call what the scripts do.
+
+use std::time::Duration;
+
+use super::argument::AddId;
+use super::claim::Claim;
+use super::delayed::{self, Member};
+use super::keyspace::Keyspace;
+use super::operations::{Step, Taken, refused, score};
+use super::pending::PendingEntry;
+use crate::batch::Origin;
+use crate::entry::{EntryId, Slot};
+use crate::error::{Error, Result};
+use crate::store::{Action, Look, Order, Parked, Verdict};
+
+/// Raised counts that a look for a parked entry sees through: claimers that died before they looked.
+const BACK: u32 = 4;
+
+/// Delayed entries that were due.
+#[derive(Debug, Default)]
+pub(super) struct Handed {
+    pub(super) step: Step,
+    pub(super) moved: usize,
+    pub(super) next: Option<Duration>,
+    pub(super) strange: usize,
+    pub(super) seen: usize,
+    pub(super) passed: usize,
+    pub(super) waiting: usize,
+}
+
+/// The whole part of a score, which is a time in ms.
+#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "times are positive and far below 64 bits")]
+fn time(score: f64) -> u64 {
+    score.floor() as u64
+}
+
+fn count(entry: &PendingEntry) -> i64 {
+    // Counts are cut at 32 bits: FATAL of `XNACK` sets the greatest there is.
+    entry.count.min(u32::MAX.into())
+}
+
+impl Keyspace {
+    /// Park what stands as its order says. All orders are of one owner.
+    pub(super) fn park(&mut self, owner: &Origin, orders: &[&Order], delay_key: &str) -> Vec<Verdict> {
+        self.try_park(owner, orders, delay_key).unwrap_or_else(|error| vec![refused(error); orders.len()])
+    }
+
+    fn try_park(&mut self, owner: &Origin, orders: &[&Order], delay_key: &str) -> Result<Vec<Verdict>> {
+        let (mut verdicts, mut mine) = (Vec::new(), Vec::new());
+        for order in orders {
+            let (Action::Park { delay, resent }, id) = (order.action, order.token.id()) else {
+                continue;
+            };
+            let verdict = match self.check(owner, id, order.count) {
+                // Without the group nothing is pending.
+                Err(Error::NoGroup(_)) => Verdict::Gone,
+                checked => checked?,
+            };
+            if verdict == Verdict::Done {
+                let member = delayed::parked(id, &owner.group, order.count);
+                // Sent before, and carried out then: it keeps its due time.
+                if !resent || self.zscore(delay_key, &member)?.is_none() {
+                    self.zadd(delay_key, delayed::score(self.now(), delay), &member)?;
+                }
+                mine.push(id);
+            }
+            verdicts.push(verdict);
+        }
+        if !mine.is_empty() {
+            let claim = Claim { just_id: true, ..Claim::default() };
+            self.xclaim(&owner.stream, &owner.group, &owner.consumer, &claim, &mine)?;
+        }
+        Ok(verdicts)
+    }
+
+    /// Move copies that are due to the stream's end, and take over parked entries of the group that are.
+    pub(super) fn due(&mut self, origin: &Origin, delay_key: &str, look: Look) -> Result<Handed> {
+        let now = self.now();
+        let whole = score(now, Duration::ZERO);
+        let due = self.zrange_below(delay_key, whole + 1.0, look.offset, look.limit)?;
+        let mut handed = Handed { seen: due.len(), ..Handed::default() };
+        for (member, score) in &due {
+            match delayed::read(member) {
+                Member::Copy(fields) => {
+                    self.xadd(&origin.stream, AddId::Auto, &fields, None)?;
+                    self.zrem(delay_key, member)?;
+                    handed.moved += 1;
+                }
+                Member::Parked { id, group, count } if group == origin.group.as_bytes() => {
+                    self.take_due(origin, delay_key, look.room, (member, *score), (id, count), &mut handed)?;
+                }
+                Member::Parked { .. } => handed.passed += 1,
+                Member::Strange => {
+                    // Not ours, so not ours to remove; but it must not stand before everything for ever.
+                    self.zadd(delay_key, f64::INFINITY, member)?;
+                    handed.strange += 1;
+                }
+            }
+        }
+        let next = self.zfirst_from(delay_key, whole + 1.0)?;
+        handed.next = next.map(|score| Duration::from_millis(time(score).saturating_sub(now)));
+        Ok(handed)
+    }
+
+    fn take_due(
+        &mut self,
+        origin: &Origin,
+        delay_key: &str,
+        room: usize,
+        (member, score): (&[u8], f64),
+        (id, parked_at): (EntryId, i64),
+        handed: &mut Handed,
+    ) -> Result<()> {
+        let Origin { stream, group, consumer, .. } = origin;
+        let pending = match self.pending_entry(stream, group, id) {
+            Err(Error::NoGroup(_)) => None,
+            pending => pending?,
+        };
+        let Some(pending) = pending.filter(|pending| count(pending) == parked_at) else {
+            // Settled meanwhile, or somebody's who was not told of its delay.
+            self.zrem(delay_key, member)?;
+            return Ok(());
+        };
+        if handed.step.taken.len() >= room {
+            handed.passed += 1;
+            handed.waiting += 1;
+            return Ok(());
+        }
+        let body = self.xclaim(stream, group, consumer, &Claim::default(), &[id])?.pop();
+        self.zrem(delay_key, member)?;
+        match body {
+            Some(body) => {
+                let idle = delayed::lain(score, self.now(), pending.idle);
+                handed.step.taken.push(Taken { body, idle, earlier: count(&pending) });
+            }
+            None => handed.step.deleted.push(id),
+        }
+        Ok(())
+    }
+
+    /// Which of these claimed entries were parked. Those that are not due are parked again.
+    pub(super) fn early(
+        &mut self,
+        origin: &Origin,
+        delay_key: &str,
+        claimed: &[Slot],
+    ) -> Result<Vec<(EntryId, Parked)>> {
+        let mut found = Vec::new();
+        for slot in claimed {
+            for count in (slot.earlier.saturating_sub(BACK).max(1)..=slot.earlier).rev() {
+                let member = delayed::parked(slot.id, &origin.group, count);
+                if let Some(score) = self.zscore(delay_key, &member)? {
+                    found.push((slot.id, self.look_early(origin, delay_key, slot, (&member, score), count)?));
+                    break;
+                }
+            }
+        }
+        Ok(found)
+    }
+
+    fn look_early(
+        &mut self,
+        origin: &Origin,
+        delay_key: &str,
+        slot: &Slot,
+        (member, score): (&[u8], f64),
+        parked_at: u32,
+    ) -> Result<Parked> {
+        let now = self.now();
+        if time(score) <= now {
+            self.zrem(delay_key, member)?;
+            let idle = i64::try_from(slot.idle_ms).unwrap_or(i64::MAX);
+            return Ok(Parked::Due(u64::try_from(delayed::lain(score, now, idle)).unwrap_or(0)));
+        }
+        let Origin { stream, group, consumer, .. } = origin;
+        let pending = match self.pending_entry(stream, group, slot.id) {
+            Err(Error::NoGroup(_)) => None,
+            pending => pending?,
+        };
+        let earlier = i64::from(slot.earlier);
+        if pending.is_some_and(|pending| pending.consumer == *consumer && count(&pending) == earlier + 1) {
+            if parked_at != slot.earlier {
+                self.zrem(delay_key, member)?;
+                self.zadd(delay_key, score, &delayed::parked(slot.id, group, slot.earlier))?;
+            }
+            let claim = Claim { count: Some(earlier), just_id: true, ..Claim::default() };
+            self.xclaim(stream, group, consumer, &claim, &[slot.id])?;
+        }
+        Ok(Parked::Early)
+    }
+}
