@@ -181,10 +181,13 @@ impl StreamStore for ModelStore {
                     verdicts[*at] = verdict;
                 }
             }
-            for (owner, held) in by_owner(orders, |action| matches!(action, Action::Park { .. })) {
-                let parked: Vec<_> = held.iter().map(|at| &orders[*at]).collect();
-                for (at, verdict) in held.iter().zip(keyspace.park(&owner, &parked, delay_key)) {
-                    verdicts[*at] = verdict;
+            for again in [false, true] {
+                let parks = |action| matches!(action, Action::Park { resent, .. } if resent == again);
+                for (owner, held) in by_owner(orders, parks) {
+                    let parked: Vec<_> = held.iter().map(|at| &orders[*at]).collect();
+                    for (at, verdict) in held.iter().zip(keyspace.park(&owner, &parked, delay_key)) {
+                        verdicts[*at] = verdict;
+                    }
                 }
             }
             let copied = |order: &Order| matches!(order.action, Action::Copy | Action::Delay(_));

@@ -72,7 +72,7 @@ struct Together {
 }
 
 /// Orders that a command carries many of.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Kind {
     Ack,
     Park { resent: bool },
@@ -99,6 +99,7 @@ fn together(orders: &[Order]) -> Vec<Together> {
             _ => groups.push(Together { owner: Arc::clone(&order.owner), kind, orders: vec![at] }),
         }
     }
+    groups.sort_by_key(|group| group.kind);
     groups
 }
 
