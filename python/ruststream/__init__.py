@@ -22,8 +22,10 @@ if TYPE_CHECKING:
         HeadersView,
     )
     from ruststream.health import Health, SubscriptionHealth
+    from ruststream.message import Reply, outgoing
     from ruststream.outcome import Outcome, Settle, ack, dead_letter, drop, leave, retry
     from ruststream.policy import Backoff
+    from ruststream.publisher import Publisher
     from ruststream.router import Router
 
 __all__ = [
@@ -40,6 +42,8 @@ __all__ = [
     "HeadersView",
     "Health",
     "Outcome",
+    "Publisher",
+    "Reply",
     "Router",
     "RustStream",
     "Settle",
@@ -49,6 +53,7 @@ __all__ = [
     "dead_letter",
     "drop",
     "leave",
+    "outgoing",
     "retry",
 ]
 
@@ -68,6 +73,8 @@ if not TYPE_CHECKING:  # hidden from type checkers, so that they see a name that
         "HeadersView": "context",
         "Health": "health",
         "Outcome": "outcome",
+        "Publisher": "publisher",
+        "Reply": "message",
         "Router": "router",
         "RustStream": "app",
         "Settle": "outcome",
@@ -77,6 +84,7 @@ if not TYPE_CHECKING:  # hidden from type checkers, so that they see a name that
         "dead_letter": "outcome",
         "drop": "outcome",
         "leave": "outcome",
+        "outgoing": "message",
         "retry": "outcome",
     }
 

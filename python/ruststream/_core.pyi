@@ -21,6 +21,7 @@ __all__ = [
     "PARTITIONS",
     "RAISED",
     "READY",
+    "REFUSED",
     "RETRY",
     "RETURNED",
     "STATE",
@@ -51,6 +52,8 @@ LOST: Final[int]
 """`(LOST, consumer_id, [EntryId, ...])`: these entries are owned by someone else now."""
 ACKED: Final[int]
 """`(ACKED, consumer_id, [EntryId, ...])`: the server answered the outcomes of watched deliveries."""
+REFUSED: Final[int]
+"""`(REFUSED, consumer_id, [EntryId, ...])`: the server refused the outcomes of these watched deliveries."""
 STATE: Final[int]
 """`(STATE, consumer_id, state, error)`: `reading`, `retrying`, `stopped` or `failed`, and the exception or None."""
 LOG: Final[int]
@@ -349,6 +352,21 @@ class Consumer:
         """Acknowledge every element of a batch that was not settled yet."""
     def finish(self, ctx: Context | BatchContext) -> None:
         """The handler of this delivery, or batch, has ended: the next of its partitions may start."""
+    def reply(
+        self,
+        ctx: Context,
+        stream: str,
+        payload: bytes,
+        headers: Sequence[tuple[bytes, bytes]],
+        maxlen: int | None = None,
+        minid: str | None = None,
+        approximate: bool = True,
+    ) -> bool:
+        """Ack one delivery and publish its reply in the same step.
+
+        A `correlation-id` is added where there is none. False: it is not ours any more, and nothing is published.
+        Raises `AlreadySettledError`.
+        """
     def stop_reading(self) -> Awaitable[None]:
         """Read no more; returns once the last reply has been taken in."""
     def release(self) -> Awaitable[int]:
@@ -360,8 +378,8 @@ class Consumer:
     def stats(self) -> dict[str, int]:
         """Counters since the start, and gauges.
 
-        Counters: `read`, `claimed`, `acked`, `dropped`, `retried`, `left`, `lost`, `released`, `duplicates`,
-        `foreign_copies`, `deleted`, `reads`, `settles`, `read_errors`, `reconnects`.
+        Counters: `read`, `claimed`, `acked`, `dropped`, `retried`, `replied`, `refused`, `left`, `lost`, `released`,
+        `duplicates`, `foreign_copies`, `deleted`, `reads`, `settles`, `read_errors`, `reconnects`.
         Gauges: `queued`, `running`, `unsettled` (outcomes without an answer), `in_flight`.
         """
     def unsettled(self) -> list[EntryId]:

@@ -12,6 +12,8 @@ from ruststream.codec import PAYLOAD_FIELD, AutoCodec, Codec, Decode, is_bytes, 
 from ruststream.context import Context
 from ruststream.errors import ConfigError, DecodeError
 from ruststream.fields import FieldReader
+from ruststream.message import stream_of
+from ruststream.publisher import Publisher, Publishes
 from ruststream.signature import Argument
 
 DEFAULT: Final = object()
@@ -89,13 +91,14 @@ class PayloadReader:
         raise ValueError(f"the entry has neither a _payload field nor one named {self._fields!r}")
 
 
-def argument_reader(argument: Argument, handler: str, extract: Reader) -> Reader:
+def argument_reader(argument: Argument, handler: str, extract: Reader, broker: Publishes | None = None) -> Reader:
     """Return what fills one parameter.
 
     Args:
         argument: the parameter.
         handler: the handler's name, for errors.
         extract: reads the payload.
+        broker: what a `Publisher` publishes through.
 
     Raises:
         ConfigError: msgspec can't convert headers into the parameter's type.
@@ -104,6 +107,9 @@ def argument_reader(argument: Argument, handler: str, extract: Reader) -> Reader
         return extract
     if argument.role == "context":
         return _itself
+    if argument.role == "publisher":
+        publisher = publisher_of(argument, handler, broker)
+        return lambda _ctx: publisher
     try:
         return (_header_reader if argument.role == "header" else _headers_reader)(argument, handler)
     except (TypeError, NameError) as error:
@@ -122,6 +128,30 @@ def undecodable(ctx: Context, handler: str, why: str, hint: str) -> DecodeError:
         entry_id=ctx.entry_id,
         handler=handler,
     )
+
+
+def publisher_of(argument: Argument, handler: str, broker: Publishes | None) -> Publisher[Any]:
+    """Return what fills a `Publisher` parameter, the same in every call.
+
+    Args:
+        argument: the parameter.
+        handler: the handler's name, for errors.
+        broker: what it publishes through.
+
+    Raises:
+        ConfigError: there is no broker, or the class that it is to publish names no stream.
+    """
+    if broker is None:
+        raise ConfigError(f"handler {handler}, parameter {argument.name}: there is no broker to publish through")
+    if argument.type is Any:
+        return Publisher(broker)
+    stream = stream_of(argument.type)
+    if stream is None:
+        raise ConfigError(
+            f"handler {handler}, parameter {argument.name}: {type_name(argument.type)} names no stream; put "
+            "@outgoing(stream) on the class, or take a bare Publisher"
+        )
+    return Publisher(broker, stream, argument.type)
 
 
 def _itself(ctx: Context) -> Context:

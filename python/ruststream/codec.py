@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Final, Literal, Protocol, TypeAlias, runtime_checkable
+from typing import Any, Final, Literal, Protocol, TypeAlias, TypeGuard, runtime_checkable
 
 import msgspec
 from msgspec import inspect as shape
@@ -114,9 +114,14 @@ def codec_of(value: object) -> Codec:
     return value
 
 
+def is_payload(message: object) -> TypeGuard[bytes | bytearray | memoryview]:
+    """Whether a message is a payload already, whose type nobody knows."""
+    return isinstance(message, (bytes, bytearray, memoryview))
+
+
 def encoded(message: object, codec: Codec) -> tuple[bytes, str]:
     """Return payload and content type of a message. Bytes, and `msgspec.Raw`, are payloads already."""
-    if isinstance(message, (bytes, bytearray, memoryview)):
+    if is_payload(message):
         return bytes(message), RAW_CONTENT_TYPE
     if isinstance(message, msgspec.Raw):
         return bytes(message), codec.content_type

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from types import MappingProxyType
 from typing import Final
 
@@ -21,7 +22,9 @@ __all__ = [
     "Header",
     "Headers",
     "HeadersView",
+    "entry_id_text",
     "header_name",
+    "is_reserved",
 ]
 
 PARTITION_KEY_HEADER: Final = "redis-partition-key"
@@ -34,8 +37,7 @@ IDLE_MS_HEADER: Final = "redis-idle-ms"
 MEASURED_HEADERS: Final = frozenset({DELIVERY_COUNT_HEADER, IDLE_MS_HEADER})
 """Headers that are never read from the wire, nor written to it."""
 
-OWN_HEADERS: Final = MEASURED_HEADERS | {"x-ruststream-retry-count", "x-ruststream-retry-group"}
-"""Headers that no message carries on when it is published: they say something of one entry alone."""
+_RESERVED: Final = ("redis-", "x-dead-letter-", "x-ruststream-")
 
 
 class HeadersView(Mapping[str, str]):
@@ -93,6 +95,18 @@ class HeadersView(Mapping[str, str]):
         """Return the number of headers."""
         return len(self._raw)
 
+    def __or__(self, other: Mapping[str, str | bytes]) -> dict[str, bytes]:
+        """Return what `passed_on` does, with other headers added or changed: `headers=ctx.headers | {"x-step": "2"}`.
+
+        Raises:
+            ConfigError: a name or a value that can't be a header's, or a reserved name.
+        """
+        return self.passed_on() | header_values(other)
+
+    def passed_on(self) -> dict[str, bytes]:
+        """Return what another message may carry on: all but the content type and what speaks of this entry alone."""
+        return {name: value for name, value in self._raw.items() if name != "content-type" and not is_reserved(name)}
+
     def __repr__(self) -> str:
         """Show the headers as a dict would be."""
         return f"HeadersView({dict(self)!r})"
@@ -138,3 +152,47 @@ def header_name(value: object, option: str) -> str:
     if not isinstance(value, str) or not value or not value.isascii() or not value.isprintable() or " " in value:
         raise ConfigError(f"{option} must be a header name of printable ASCII without blanks, not {value!r}")
     return value.lower()
+
+
+def is_reserved(name: str) -> bool:
+    """Whether a header of this lower-case name says something of one entry alone, so that no message may bring it."""
+    return name.startswith(_RESERVED) and name != PARTITION_KEY_HEADER
+
+
+def header_values(headers: object) -> dict[str, bytes]:
+    """Return headers that a user gives as they are on the wire: lower-case names, bytes.
+
+    Raises:
+        ConfigError: not a mapping, a name or a value that can't be a header's, or a reserved name.
+    """
+    if not isinstance(headers, Mapping):
+        raise ConfigError(f"headers must be a mapping of names to values, not {headers!r}")
+    values: dict[str, bytes] = {}
+    for name, value in headers.items():
+        lower = header_name(name, "a header's name")
+        if is_reserved(lower):
+            raise ConfigError(
+                f"header {lower!r} is reserved: it is written by this package and says something of one entry alone; "
+                "take another name, or pass ctx.headers itself (or ctx.headers | {...}), which leaves such headers out"
+            )
+        if isinstance(value, str):
+            values[lower] = value.encode("utf-8", "surrogateescape")
+        elif isinstance(value, (bytes, bytearray, memoryview)):
+            values[lower] = bytes(value)
+        else:
+            raise ConfigError(f"header {lower!r} must be str or bytes, not {value!r}")
+    return values
+
+
+def entry_id_text(value: object, option: str) -> str:
+    """Return an entry id as Redis writes it.
+
+    Raises:
+        ConfigError: neither an `EntryId` nor a string `ms-seq` or `ms`.
+    """
+    if isinstance(value, EntryId):
+        return str(value)
+    if isinstance(value, str):
+        with suppress(ValueError):
+            return str(EntryId.parse(value))
+    raise ConfigError(f'{option} must be an entry id such as "1700000000000-0", not {value!r}')

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import functools
 import typing
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
-from ruststream.arguments import DEFAULT, PayloadReader, argument_reader
+from ruststream.arguments import DEFAULT, PayloadReader, argument_reader, publisher_of
 from ruststream.codec import Codec, Decode, type_name
 from ruststream.context import Context
 from ruststream.errors import ConfigError
+from ruststream.publisher import Publishes
 from ruststream.signature import Handler, Signature
 from ruststream.threads import HandlerThreads
 
@@ -48,7 +50,15 @@ class HandlerPlan:
     """Where a `def` handler runs."""
 
 
-def make_plan(signature: Signature, codec: Codec, fields: str, workers: int, *, batch: bool = False) -> HandlerPlan:
+def make_plan(
+    signature: Signature,
+    codec: Codec,
+    fields: str,
+    workers: int,
+    *,
+    batch: bool = False,
+    broker: Publishes | None = None,
+) -> HandlerPlan:
     """Compile a handler's signature for one subscription.
 
     Args:
@@ -57,6 +67,7 @@ def make_plan(signature: Signature, codec: Codec, fields: str, workers: int, *, 
         fields: how an entry without an envelope is read: `auto`, `envelope`, or a field's name.
         workers: how many threads a `def` handler gets.
         batch: whether the handler takes a list of messages.
+        broker: what a `Publisher` parameter publishes through.
 
     Raises:
         ConfigError: the handler takes what a batch, or what one message, does not have; the codec or msgspec can't
@@ -75,7 +86,10 @@ def make_plan(signature: Signature, codec: Codec, fields: str, workers: int, *, 
     threads = None if signature.is_async else HandlerThreads(workers, name)
     call = signature.handler if threads is None else threads.call(signature.handler)
     form: Shape = "other" if batch else _shape(signature)
-    invoke = _invoke_batch(signature, call) if batch else _invoke(signature, call, form, decode, extract)
+    if batch:
+        invoke = _invoke_batch(signature, call, broker)
+    else:
+        invoke = _invoke(signature, call, form, decode, extract, broker)
     return HandlerPlan(
         handler=signature.handler,
         name=name,
@@ -128,13 +142,20 @@ def _shape(signature: Signature) -> Shape:
 
 
 def _invoke(
-    signature: Signature, call: Handler, form: Shape, decode: Decode | None, extract: Callable[[Context], Any]
+    signature: Signature,
+    call: Handler,
+    form: Shape,
+    decode: Decode | None,
+    extract: Callable[[Context], Any],
+    broker: Publishes | None,
 ) -> Call:
     if form == "payload" and decode is not None:
         return _invoke_payload(call, decode, extract)
     if form == "payload_context" and decode is not None:
         return _invoke_payload_context(call, decode, extract)
-    readers = [(argument.name, argument_reader(argument, signature.name, extract)) for argument in signature.arguments]
+    readers = [
+        (argument.name, argument_reader(argument, signature.name, extract, broker)) for argument in signature.arguments
+    ]
 
     def invoke(ctx: Context) -> Coroutine[Any, Any, Any]:
         arguments = {}
@@ -170,9 +191,12 @@ def _message(decode: Decode, extract: Callable[[Context], Any]) -> Callable[[Con
     return message
 
 
-def _invoke_batch(signature: Signature, call: Handler) -> Call:
-    payload = signature.payload
-    others = [argument for argument in signature.arguments if argument is not payload]
+def _invoke_batch(signature: Signature, call: Handler, broker: Publishes | None) -> Call:
+    publishers = [argument for argument in signature.arguments if argument.role == "publisher"]
+    if publishers:
+        made = {argument.name: publisher_of(argument, signature.name, broker) for argument in publishers}
+        call = functools.partial(call, **made)
+    others = [argument for argument in signature.arguments if argument.role == "batch"]
     if not others:
         return lambda messages, _batch: call(messages)
     if [argument.position for argument in others] == [1]:

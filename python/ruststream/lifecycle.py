@@ -218,7 +218,7 @@ def resolved(brokers: Iterable[RedisBroker]) -> list[tuple[RedisBroker, Subscrib
     nothing gives a warning. All get the group's one `start_id`, whichever of them is opened first and creates it.
 
     Raises:
-        ConfigError: two subscriptions want their group to begin at different entries.
+        ConfigError: two subscriptions want their group to begin at different entries, or replies go round in a circle.
     """
     pairs = [(broker, subscriber) for broker in brokers for subscriber in broker.subscribers]
     groups: dict[tuple[str, str, str], list[Subscriber]] = {}
@@ -226,6 +226,7 @@ def resolved(brokers: Iterable[RedisBroker]) -> list[tuple[RedisBroker, Subscrib
         groups.setdefault((broker.address, subscriber.stream, subscriber.group), []).append(subscriber)
     for group in groups.values():
         _warn_of_shares(group)
+    _refuse_cycles(pairs)
     known = {where: (_recovered_after(group), _start_id(group)) for where, group in groups.items()}
     found = []
     for broker, subscriber in pairs:
@@ -246,6 +247,41 @@ def _warn_of_shares(group: Iterable[Subscriber]) -> None:
             first.group,
             first.stream,
         )
+
+
+def _refuse_cycles(pairs: Iterable[tuple[RedisBroker, Subscriber]]) -> None:
+    """Refuse replies that would come back to the stream they answer: each message would be handled without end."""
+    ways: dict[tuple[str, str], list[tuple[tuple[str, str], str]]] = {}
+    for broker, subscriber in pairs:
+        for stream in sorted(subscriber.replies.known):
+            way = ((broker.address, stream), subscriber.name)
+            ways.setdefault((broker.address, subscriber.stream), []).append(way)
+    clear: set[tuple[str, str]] = set()
+    for start, first in ways.items():
+        # Depth first: what is on the path when it is met again is a circle.
+        path: list[tuple[str, str]] = [start]
+        names: list[str] = []
+        waiting = [iter(first)] if start not in clear else []
+        while waiting:
+            step = next(waiting[-1], None)
+            if step is None:
+                waiting.pop()
+                clear.add(path.pop())
+                del names[-1:]
+                continue
+            where, name = step
+            if where in path:
+                at = path.index(where)
+                circle = " -> ".join([stream for _, stream in path[at:]] + [where[1]])
+                raise ConfigError(
+                    f"the replies of {', '.join([*names[at:], name])} go round in a circle ({circle}): each message "
+                    "would be handled without end; send them elsewhere, or publish by ctx.publish where the handler "
+                    "knows when to stop"
+                )
+            if where in ways and where not in clear:
+                path.append(where)
+                names.append(name)
+                waiting.append(iter(ways[where]))
 
 
 def _recovered_after(group: Iterable[Subscriber]) -> float | None:

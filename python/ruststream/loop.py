@@ -6,7 +6,7 @@ import asyncio
 import logging
 from typing import Any, Final, Protocol
 
-from ruststream._core import ACKED, ALARM, DONE, LOG, LOST, READY, STATE, Engine, EntryId
+from ruststream._core import ACKED, ALARM, DONE, LOG, LOST, READY, REFUSED, STATE, Engine, EntryId
 from ruststream.errors import ShutDownError
 
 _log: Final = logging.getLogger("ruststream")
@@ -26,6 +26,9 @@ class Listener(Protocol):
 
     def alarm(self) -> None:
         """A wait that it asked for is over."""
+
+    def refused(self, ids: list[EntryId]) -> None:
+        """The server refused the acks of these entries, which stay pending."""
 
     def changed(self, state: str, error: BaseException | None) -> None:
         """The subscription's state changed."""
@@ -100,5 +103,7 @@ class Bell:
             listener.acked(event[2])
         elif kind == ALARM:
             listener.alarm()
+        elif kind == REFUSED:
+            listener.refused(event[2])
         elif kind == STATE:
             listener.changed(event[2], event[3])

@@ -1,119 +1,120 @@
-"""Publishing: encode, queue, and await the server's answer. Concurrent publishes share round trips."""
+"""A publisher of one stream or of one type of message, made once and used often."""
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Callable, Coroutine, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypedDict, TypeVar, Unpack
 
-from ruststream.codec import Codec, encoded
-from ruststream.errors import ConfigError, PublishError, PublishUncertainError
+from ruststream.codec import type_name
+from ruststream.errors import PublishError
 
 if TYPE_CHECKING:
-    from ruststream._core import EntryId, RedisClient
-    from ruststream.loop import Bell
+    from ruststream.context import EntryId
+    from ruststream.wire import PublishOptions
 
-_CONTENT_TYPE: Final = b"content-type"
-_KEY: Final = b"redis-partition-key"
+M = TypeVar("M")
 
 
-class Publishing:
-    """The publishing side of one connected broker."""
+class ManyOptions(TypedDict, total=False):
+    """What may be said of many messages at once."""
 
-    def __init__(self, client: RedisClient, bell: Bell, codec: Codec) -> None:
-        """Take a connected client and the bell of its loop."""
-        self._client = client
-        self._bell = bell
-        self._codec = codec
+    key: Callable[[Any], bytes | str | int | None] | None
+    """Computes each message's partition key."""
+    headers: Mapping[str, str | bytes] | None
+    """Of every message, by name."""
+    content_type: str | None
+    """Instead of the codec's."""
+    maxlen: int | None
+    """Trim the stream to so many entries."""
+    minid: EntryId | str | None
+    """Trim the entries below this id."""
+    approximate: bool
+    """Let the server trim a little later, which costs it less. Default True."""
 
-    async def publish(
-        self,
-        message: object,
-        stream: str,
-        *,
-        key: bytes | None,
-        headers: Mapping[str, bytes],
-        content_type: str | None,
-        maxlen: int | None,
-        minid: str | None,
-        approximate: bool,
-    ) -> EntryId:
-        """Add one entry and return its id. `headers` are lower-case names and bytes.
+
+class Publishes(Protocol):
+    """What a publisher needs of its broker."""
+
+    @property
+    def publish(self) -> Callable[..., Coroutine[Any, Any, EntryId]]:
+        """Add one message."""
+
+    @property
+    def publish_many(self) -> Callable[..., Coroutine[Any, Any, list[EntryId]]]:
+        """Add many messages."""
+
+
+class Publisher(Generic[M]):
+    """Publishes messages of one type. Made by `broker.publisher(stream, type)`, or asked for by a handler's parameter.
+
+    A parameter annotated `Publisher` takes any message; one annotated `Publisher[Payment]` publishes to the stream that
+    `@outgoing` names for `Payment`.
+    """
+
+    __slots__ = ("_broker", "_stream", "_type")
+
+    def __init__(self, broker: Publishes, stream: str | None = None, message_type: Any = Any) -> None:
+        """Take a broker, which need not be connected yet.
+
+        Args:
+            broker: does the work.
+            stream: where messages go; None leaves it to their class, or to the call.
+            message_type: what messages must be, where it is a class.
+        """
+        self._broker = broker
+        self._stream = stream
+        self._type = message_type
+
+    def __repr__(self) -> str:
+        """Show what it publishes, and where."""
+        return f"Publisher({self._stream!r}, {type_name(self._type)})"
+
+    @property
+    def stream(self) -> str | None:
+        """Where messages go; None leaves it to their class, or to the call."""
+        return self._stream
+
+    async def publish(self, message: M, stream: str | None = None, **options: Unpack[PublishOptions]) -> EntryId:
+        """Add one message, and return its id once the server has answered. As `RedisBroker.publish`.
+
+        Args:
+            message: of the publisher's type.
+            stream: instead of the publisher's own.
+            options: see `PublishOptions`.
 
         Raises:
-            PublishError: the server refused it.
-            PublishUncertainError: the answer was lost.
+            ConfigError: an argument is wrong.
+            PublishError: the message is of another type, can't be encoded, or the server refused it.
+            PublishUncertainError: the connection was lost before the answer came.
+            ShutDownError: the broker is not connected.
         """
-        payload, default_type = encoded(message, self._codec)
-        fields = _header_fields(headers, content_type or default_type)
-        if key is not None:
-            fields.append((_KEY, key))
-        self._check_loop()
-        ticket = self._client.publish(stream, payload, fields, maxlen, minid, approximate)
-        return await self._bell.answer(ticket)  # type: ignore[no-any-return]
+        self._check(message)
+        return await self._broker.publish(message, stream or self._stream, **options)
 
     async def publish_many(
-        self,
-        messages: Sequence[object],
-        stream: str,
-        *,
-        key: Callable[[Any], bytes | None] | None,
-        headers: Mapping[str, bytes],
-        content_type: str | None,
-        maxlen: int | None,
-        minid: str | None,
-        approximate: bool,
+        self, messages: Iterable[M], stream: str | None = None, **options: Unpack[ManyOptions]
     ) -> list[EntryId]:
-        """Add many entries in pipelines and return their ids in order.
+        """Add many messages in one pipeline, and return their ids in the same order. As `RedisBroker.publish_many`.
+
+        Args:
+            messages: of the publisher's type.
+            stream: instead of the publisher's own.
+            options: see `ManyOptions`.
 
         Raises:
-            PublishError: the server refused some; `results` holds an id or an exception per message.
-            PublishUncertainError: the answers of some were lost; `results` as above.
+            ConfigError: an argument is wrong.
+            PublishError: a message is of another type or can't be encoded, or the server refused some.
+            PublishUncertainError: the connection was lost before the answers came.
+            ShutDownError: the broker is not connected.
         """
-        if not messages:
-            return []
-        codec = self._codec
-        payloads = []
-        content_types = set()
+        messages = list(messages)
         for message in messages:
-            payload, default_type = encoded(message, codec)
-            payloads.append(payload)
-            content_types.add(content_type or default_type)
-        if len(content_types) > 1:
+            self._check(message)
+        return await self._broker.publish_many(messages, stream or self._stream, **options)
+
+    def _check(self, message: object) -> None:
+        if isinstance(self._type, type) and not isinstance(message, self._type):
             raise PublishError(
-                f"the messages have different content types ({', '.join(sorted(content_types))}): "
-                "publish bytes and objects apart, or give content_type"
+                f"{self!r} takes messages of type {type_name(self._type)}, not {type_name(type(message))}; nothing "
+                "was sent"
             )
-        fields = _header_fields(headers, content_types.pop())
-        keys = None if key is None else [key(message) for message in messages]
-        self._check_loop()
-        ticket = self._client.publish_many(stream, payloads, fields, keys, maxlen, minid, approximate)
-        results: list[EntryId | BaseException] = await self._bell.answer(ticket)
-        failed = [result for result in results if isinstance(result, BaseException)]
-        if failed:
-            uncertain = next((error for error in failed if isinstance(error, PublishUncertainError)), None)
-            kind = PublishError if uncertain is None else PublishUncertainError
-            first = uncertain or failed[0]
-            raise kind(f"{len(failed)} of {len(results)} messages failed, the first with: {first}", results=results)
-        return results  # type: ignore[return-value]
-
-    def _check_loop(self) -> None:
-        """Refuse, before anything is sent, a loop that the answer could never reach."""
-        try:
-            running = asyncio.get_running_loop()
-        except RuntimeError:
-            # No loop drives this, as in a forked child: the core knows what to say of that.
-            return
-        if running is not self._bell.loop:
-            raise ConfigError(
-                "publish was called on another event loop than the broker's; in a def handler or another thread take "
-                "asyncio.run_coroutine_threadsafe(broker.publish(...), loop).result(), with the app's loop"
-            )
-
-
-def _header_fields(headers: Mapping[str, bytes], content_type: str) -> list[tuple[bytes, bytes]]:
-    if not headers:
-        return [(_CONTENT_TYPE, content_type.encode())]
-    fields = [(name.encode(), value) for name, value in headers.items() if name != "content-type"]
-    fields.insert(0, (_CONTENT_TYPE, content_type.encode()))
-    return fields

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import inspect
 import sys
@@ -16,12 +17,13 @@ import msgspec
 from ruststream.codec import type_name
 from ruststream.context import BatchContext, Context, Header, Headers
 from ruststream.errors import ConfigError
+from ruststream.publisher import Publisher
 
 Handler: TypeAlias = Callable[..., Any]
-Role: TypeAlias = Literal["payload", "context", "batch", "header", "headers"]
+Role: TypeAlias = Literal["payload", "context", "batch", "header", "headers", "publisher"]
 
 _POSSIBLE: Final = (
-    "a handler takes its payload first, and then parameters annotated Context, "
+    "a handler takes its payload first, and then parameters annotated Context, Publisher, "
     'Annotated[T, Header("name")] or Annotated[T, Headers()]; others need a default'
 )
 _MISSING: Final = inspect.Parameter.empty
@@ -54,6 +56,8 @@ class Signature:
     """Whether calling it gives a coroutine. Otherwise it runs in a thread."""
     arguments: tuple[Argument, ...]
     """In the order of the parameters."""
+    returns: Any = None
+    """The annotation of the result; None where there is none, or where it can't be resolved."""
 
     @property
     def payload(self) -> Argument | None:
@@ -87,7 +91,7 @@ def read_signature(handler: Any) -> Signature:
             arguments.append(argument)
     if not arguments:
         raise ConfigError(f"handler {name} takes no parameters: {_POSSIBLE}")
-    return Signature(handler, name, inspect.iscoroutinefunction(function), tuple(arguments))
+    return Signature(handler, name, inspect.iscoroutinefunction(function), tuple(arguments), _returns(function))
 
 
 def handler_name(handler: object) -> str:
@@ -128,6 +132,9 @@ class _Parameter:
         for context, role in _CONTEXTS:
             if _is_context(bare, context):
                 return Argument(name, role, context, position=self.position if by_position else None)
+        if bare is Publisher or typing.get_origin(bare) is Publisher:
+            wanted = (*typing.get_args(bare), Any)[0]
+            return Argument(name, "publisher", wanted, position=self.position if by_position else None)
         if payload_seen or not by_position or (has_default and self.position > 0):
             if has_default:
                 return None
@@ -201,6 +208,13 @@ def _hints(function: Handler, name: str, wanted: set[str]) -> Mapping[str, Any]:
             f"handler {name}: its annotations can't be resolved ({error}); what they name must be importable at run "
             f"time (not only under TYPE_CHECKING) and be defined before the handler"
         ) from error
+
+
+def _returns(function: Handler) -> Any:
+    """Return the annotation of the result, if it can be resolved: it only tells beforehand where replies go."""
+    with contextlib.suppress(ConfigError):
+        return _hints(function, "", {"return"}).get("return")
+    return None
 
 
 def _local_names() -> dict[str, Any]:

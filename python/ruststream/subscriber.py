@@ -13,6 +13,8 @@ from ruststream.handler import HandlerPlan, make_plan
 from ruststream.option import Duration, name_text, refuse_unknown, seconds, whole
 from ruststream.outcome import Outcome, leave
 from ruststream.policy import Backoff, ErrorPolicy, available
+from ruststream.publisher import Publishes
+from ruststream.reply import Replies, ReplyRule
 from ruststream.signature import Handler, Signature, read_signature
 
 if TYPE_CHECKING:
@@ -69,6 +71,10 @@ class SubscriberOptions(TypedDict, total=False):
     source's mode says."""
     renew_stalled: Duration | None
     """Seconds the event loop may stand still before its entries are given up. Default: 20 times `min_idle`."""
+    reply_to: str | None
+    """The stream that takes what the handler returns; the entry is acked in the same step."""
+    reply: bool
+    """True: what the handler returns goes to the stream that `@outgoing` names for its class. Default False."""
     name: str | None
     """The subscription's name in logs, errors and health. Default: the handler's."""
 
@@ -113,6 +119,8 @@ class Subscriber:
     """The wait before a `retry()` without a delay; None leaves it to the mode."""
     renew_stalled: float | None
     """Seconds the loop may stand still; None where nothing is renewed."""
+    replies: Replies
+    """Where the handler's return values go."""
 
     def renewed(self, min_idle: float) -> Subscriber:
         """Return it with the `min_idle`, in seconds, that another subscription recovers the group with."""
@@ -170,20 +178,28 @@ class Registration:
         self._timeout = _above_zero(options, "timeout")
         self._backoff = _backoff(options.get("backoff"))
         self._renew_stalled = _above_zero(options, "renew_stalled")
+        if self._batch is not None and (options.get("reply_to") is not None or options.get("reply")):
+            raise ConfigError("reply_to and reply are for single messages: a batch handler publishes by itself")
+        self._replies = ReplyRule(options.get("reply_to"), options.get("reply"), self.signature)
 
-    def subscriber(self, name: str, source: RedisStream, codec: Codec) -> Subscriber:
+    def subscriber(
+        self, name: str, source: RedisStream, codec: Codec, prefix: str = "", broker: Publishes | None = None
+    ) -> Subscriber:
         """Return what a broker runs.
 
         Args:
             name: unique on the broker.
             source: the stream, with its group.
             codec: the codec of a subscription that names none.
+            prefix: the router's, put before the name of the stream that replies go to.
+            broker: what a `Publisher` parameter publishes through.
 
         Raises:
             ConfigError: the codec can't decode into the handler's type.
         """
         chosen = self._codec or codec
-        plan = make_plan(self.signature, chosen, source.fields, self._workers, batch=self._batch is not None)
+        batch = self._batch is not None
+        plan = make_plan(self.signature, chosen, source.fields, self._workers, batch=batch, broker=broker)
         renew_stalled = self._renew_stalled
         if renew_stalled is None and source.min_idle is not None:
             renew_stalled = 20 * source.min_idle
@@ -206,6 +222,7 @@ class Registration:
             timeout=self._timeout,
             backoff=self._backoff,
             renew_stalled=renew_stalled,
+            replies=self._replies.of(chosen, prefix),
         )
 
     def _default_in_flight(self, count: int) -> int:

@@ -195,14 +195,36 @@ class Subscription:
         elif value is None:
             if not ctx.settled:
                 self.consumer_core.settle(ctx, ACK)
+        elif self._subscriber.replies.takes(value):
+            self._reply(ctx, value)
         else:
             _log.error(
-                "%s: the handler returned %.200r; return None to ack, or an outcome such as retry(). "
-                "The entry stays pending",
+                "%s: the handler returned %.200r; return None to ack, or an outcome such as retry(), or set reply_to= "
+                "or reply=True to publish what it returns. The entry stays pending",
                 self.where(ctx),
                 value,
             )
             self._settle_returned(ctx, leave())
+
+    def _reply(self, ctx: Context, value: object) -> None:
+        """Publish what the handler returned, and ack its entry in the same step."""
+        if ctx.settled:
+            _log.error(
+                "%s: the handler returned a reply after its delivery was settled; the reply is not published",
+                self.where(ctx),
+            )
+            return
+        try:
+            reply = self._subscriber.replies.message(value)
+        except RustStreamError as error:
+            self.raised(ctx, error)
+            return
+        if not self.consumer_core.reply(ctx, reply.stream, reply.payload, reply.fields, **reply.trimming):
+            _log.warning(
+                "%s: another consumer owns the entry by now, its reply to stream %s was not sent",
+                self.where(ctx),
+                reply.stream,
+            )
 
     def raised(self, ctx: Context, error: BaseException) -> None:
         """Settle a delivery by what its handler raised. An error never acks by itself."""
@@ -316,6 +338,11 @@ class Subscription:
         """End the handlers that have run too long."""
         if self._timeout is not None:
             self._timeout.rung(self._lanes)
+
+    def refused(self, ids: list[EntryId]) -> None:
+        """Forget what waited for these acks: the entries stay pending."""
+        for entry_id in ids:
+            self._callbacks.pop(entry_id, None)
 
     def changed(self, state: str, error: BaseException | None) -> None:
         """Note what the reader does."""

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from eventually import eventually, eventually_async
-from ruststream import Context, EntryId, RustStream
+from ruststream import DELIVERY_COUNT_HEADER, Context, EntryId, RustStream
 from ruststream.errors import (
     ConfigError,
     ConnectError,
@@ -80,12 +80,21 @@ async def test_headers_key_and_content_type(any_server, broker, stream):
 
 
 async def test_measured_headers_are_not_published(broker, stream):
-    """The two headers that are measured on read do not travel, whoever hands them over."""
-    async with broker:
-        await broker.publish(b"x", "s", headers={"Redis-Delivery-Count": "77", "redis-idle-ms": "5", "other": "1"})
+    """B112: refused by name in a mapping, left out of a delivery's headers that are passed on."""
+
+    @broker.subscriber(RedisStream.recovering("in", group="g", min_idle=30))
+    async def handle(body: bytes, ctx: Context):
+        assert DELIVERY_COUNT_HEADER in ctx.headers
+        await ctx.publish(body, "s", headers=ctx.headers)
+
+    async with RustStream("test", broker):
+        with pytest.raises(ConfigError, match="'redis-delivery-count' is reserved"):
+            await broker.publish(b"x", "in", headers={"Redis-Delivery-Count": "77"})
+        await broker.publish(b"x", "in", headers={"other": "1"}, content_type="text/plain")
+        await eventually_async(stream.length)
 
     [(_, fields)] = stream.entries()
-    assert set(fields) == {b"_payload", TYPE, b"h:other"}
+    assert fields == {b"_payload": b"x", TYPE: b"text/plain", b"h:other": b"1"}
 
 
 async def test_what_is_published_is_what_a_handler_gets(any_server, broker, stream):

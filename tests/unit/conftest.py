@@ -1,13 +1,14 @@
 """What unit tests share: deliveries made by hand, and stand-ins for connections."""
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
 
 from ruststream.context import EntryId, HeadersView
+from ruststream.wire import Outgoing, OutgoingMany
 
 
 @dataclass
@@ -92,17 +93,17 @@ class StandInClient:
 class StandInPublishing:
     """Notes what is published."""
 
-    def __init__(self, client: object, bell: object, default_codec: object) -> None:
-        self.client, self.bell, self.default_codec = client, bell, default_codec
-        self.calls: list[tuple[object, str, dict[str, Any]]] = []
+    def __init__(self, client: object, bell: object) -> None:
+        self.client, self.bell = client, bell
+        self.calls: list[Any] = []
 
-    async def publish(self, message: object, stream: str, **options: Any) -> EntryId:
-        self.calls.append((message, stream, options))
+    async def publish(self, message: Outgoing) -> EntryId:
+        self.calls.append(message)
         return EntryId.parse("7-0")
 
-    async def publish_many(self, messages: Iterable[object], stream: str, **options: Any) -> list[EntryId]:
-        self.calls.append((messages, stream, options))
-        return [EntryId.parse("7-0") for _ in messages]
+    async def publish_many(self, messages: OutgoingMany | None) -> list[EntryId]:
+        self.calls.append(messages)
+        return [EntryId.parse("7-0") for _ in messages.payloads] if messages else []
 
 
 @pytest.fixture

@@ -119,21 +119,16 @@ async def test_publishing_without_an_app(no_server):
         }  # fmt: skip
         assert broker.client is client
         publishing = broker._publishing
-        assert publishing.default_codec is codec_of("msgpack")
         bell = publishing.bell
         assert await broker.publish({"id": 1}, "payments", key="acc", headers={"A": "b"}, maxlen=5) == EntryId.parse(
             "7-0"
         )
-        assert publishing.calls == [
-            (
-                {"id": 1},
-                "payments",
-                {
-                    "key": b"acc", "headers": {"a": b"b"}, "content_type": None,
-                    "maxlen": 5, "minid": None, "approximate": True,
-                },
-            )
+        (sent,) = publishing.calls
+        assert (sent.stream, sent.payload) == ("payments", b"\x81\xa2id\x01")
+        assert sent.fields == [
+            (b"content-type", b"application/msgpack"), (b"a", b"b"), (b"redis-partition-key", b"acc"),
         ]  # fmt: skip
+        assert sent.trimming == {"maxlen": 5, "minid": None, "approximate": True}
     assert (client.closed, bell.closed) == (1, 1)
     with pytest.raises(ShutDownError, match="not connected"):
         await broker.publish({"id": 1}, "payments")
@@ -145,10 +140,11 @@ async def test_publishing_many(no_server):
     async with RedisBroker("redis://localhost") as broker:
         messages = [{"id": 1}, {"id": 2}]
         ids = await broker.publish_many(iter(messages), "payments", key=lambda message: message["id"], minid="5")
-        ((sent, stream, options),) = broker._publishing.calls
-        assert (sent, stream, len(ids)) == (messages, "payments", 2)
-        assert [options["key"](message) for message in sent] == [b"1", b"2"]
-        assert options["minid"] == "5-0"
+        assert await broker.publish_many([], "payments") == []
+        sent, none = broker._publishing.calls
+        assert (sent.stream, sent.payloads, len(ids), none) == ("payments", [b'{"id":1}', b'{"id":2}'], 2, None)
+        assert sent.keys == [b"1", b"2"]
+        assert sent.trimming["minid"] == "5-0"
 
 
 @pytest.mark.parametrize(

@@ -118,7 +118,7 @@ def test_fewer_in_flight_than_workers_is_refused():
         subscriber_of(max_in_flight=2, workers=3)
 
 
-@pytest.mark.parametrize("option", ["order", "max_attempts", "dead_letter", "reply_to", "wokers"])
+@pytest.mark.parametrize("option", ["order", "max_attempts", "dead_letter", "wokers"])
 def test_an_option_that_there_is_not_is_refused(option):
     with pytest.raises(ConfigError, match=f"a subscriber has no option {option}"):
         subscriber_of(**{option: 1})

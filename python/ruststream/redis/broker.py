@@ -6,23 +6,26 @@ import logging
 import os
 from collections.abc import Callable, Iterable, Mapping
 from types import TracebackType
-from typing import Any, Final, Self, TypeVar, Unpack
+from typing import Any, Final, Self, TypeVar, Unpack, overload
 
 from ruststream._core import EntryId, RedisClient
-from ruststream.codec import Codec, CodecName, codec_of, key_bytes
+from ruststream.codec import Codec, CodecName, codec_of
 from ruststream.errors import ConfigError, ShutDownError
 from ruststream.loop import Bell
+from ruststream.message import stream_of
 from ruststream.option import name_text
 from ruststream.policy import Backoff
-from ruststream.publisher import Publishing
+from ruststream.publisher import Publisher
+from ruststream.publishing import Publishing
 from ruststream.redis.address import read_address
-from ruststream.redis.outgoing import target, trimming, wire_headers
 from ruststream.redis.stream import RedisStream
 from ruststream.router import Router
 from ruststream.signature import Handler
 from ruststream.subscriber import Registration, Source, Subscriber, SubscriberOptions, check_source
+from ruststream.wire import outgoing_message, outgoing_messages
 
 F = TypeVar("F", bound=Handler)
+M = TypeVar("M")
 
 _RECONNECT: Final = Backoff(0.05, 1)
 
@@ -191,9 +194,9 @@ class RedisBroker:
 
         Args:
             message: what the codec encodes; `bytes` and `msgspec.Raw` go as they are.
-            stream: the stream's key.
+            stream: the stream's key. Default: the one that `@outgoing` names for the message's class.
             key: the partition key.
-            headers: by name; the names are written in lower case.
+            headers: by name; the names are written in lower case. `ctx.headers` of a delivery may be passed on.
             content_type: instead of the codec's.
             maxlen: trim the stream to so many entries.
             minid: trim the entries below this id.
@@ -201,17 +204,22 @@ class RedisBroker:
 
         Raises:
             ConfigError: an argument is wrong.
-            PublishError: the server refused the message.
+            PublishError: the message can't be encoded, or the server refused it.
             PublishUncertainError: the connection was lost before the answer came.
             ShutDownError: the broker is not connected.
         """
-        return await self._publisher().publish(
-            message,
-            target(stream),
-            key=key_bytes(key, "key"),
-            headers=wire_headers(headers),
-            content_type=None if content_type is None else name_text(content_type, "content_type"),
-            **trimming(maxlen, minid, approximate),
+        return await self._connected().publish(
+            outgoing_message(
+                message,
+                stream,
+                self._codec,
+                key=key,
+                headers=headers,
+                content_type=content_type,
+                maxlen=maxlen,
+                minid=minid,
+                approximate=approximate,
+            )
         )
 
     async def publish_many(
@@ -230,7 +238,7 @@ class RedisBroker:
 
         Args:
             messages: what the codec encodes; `bytes` and `msgspec.Raw` go as they are.
-            stream: the stream's key.
+            stream: the stream's key. Default: the one that `@outgoing` names for the messages' classes.
             key: computes each message's partition key.
             headers: of every message.
             content_type: instead of the codec's.
@@ -240,22 +248,46 @@ class RedisBroker:
 
         Raises:
             ConfigError: an argument is wrong.
-            PublishError: the server refused some of the messages.
-            PublishUncertainError: the connection was lost before the answers came.
+            PublishError: a message can't be encoded and nothing was sent, or the server refused some: `results` holds
+                an id or an exception for each message.
+            PublishUncertainError: the connection was lost before the answers came; `results` as above.
             ShutDownError: the broker is not connected.
         """
         if isinstance(messages, (str, bytes, bytearray, memoryview, Mapping)):
             raise ConfigError(f"publish_many takes a list of messages, not one {type(messages).__name__}")
         if key is not None and not callable(key):
             raise ConfigError(f"key of publish_many must be a function of the message, not {key!r}")
-        return await self._publisher().publish_many(
-            list(messages),
-            target(stream),
-            key=None if key is None else lambda message: key_bytes(key(message), "what key returns"),
-            headers=wire_headers(headers),
-            content_type=None if content_type is None else name_text(content_type, "content_type"),
-            **trimming(maxlen, minid, approximate),
+        return await self._connected().publish_many(
+            outgoing_messages(
+                list(messages),
+                stream,
+                self._codec,
+                key=key,
+                headers=headers,
+                content_type=content_type,
+                maxlen=maxlen,
+                minid=minid,
+                approximate=approximate,
+            )
         )
+
+    @overload
+    def publisher(self, stream: str | None = None) -> Publisher[Any]: ...
+    @overload
+    def publisher(self, stream: str | None, message_type: type[M]) -> Publisher[M]: ...
+    def publisher(self, stream: str | None = None, message_type: Any = Any) -> Publisher[Any]:
+        """Make a publisher of one stream, before or after the broker is connected.
+
+        Args:
+            stream: where messages go. None: to the stream that `@outgoing` names for their class.
+            message_type: what messages must be; the type checker holds callers to it.
+
+        Raises:
+            ConfigError: not a stream's name.
+        """
+        if stream is None:
+            stream = stream_of(message_type)
+        return Publisher(self, None if stream is None else name_text(stream, "publisher(stream)"), message_type)
 
     async def connect(self, bell: Bell) -> None:
         """Connect on the loop of this bell, and check the password.
@@ -280,7 +312,7 @@ class RedisBroker:
         except BaseException:
             await self.close()
             raise
-        self._publishing = Publishing(client, bell, self._codec)
+        self._publishing = Publishing(client, bell)
 
     async def close(self) -> None:
         """Close the connections, once what was published before is answered."""
@@ -307,7 +339,7 @@ class RedisBroker:
         """Close the connections."""
         await self.close()
 
-    def _publisher(self) -> Publishing:
+    def _connected(self) -> Publishing:
         if self._publishing is None:
             raise ShutDownError(f"{self!r} is not connected: run its app, or use it as `async with broker:`")
         return self._publishing
@@ -332,7 +364,7 @@ class RedisBroker:
                     f"give each subscription a consumer of its own, or none"
                 )
         name = self._name(registration)
-        self._subscribers.append(registration.subscriber(name, source, self._codec))
+        self._subscribers.append(registration.subscriber(name, source, self._codec, prefix, self))
 
     def _name(self, registration: Registration) -> str:
         """Return the subscription's name: a given one is refused if it is taken, the handler's gets a number."""

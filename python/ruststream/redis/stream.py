@@ -7,12 +7,11 @@ import os
 import re
 import secrets
 import socket
-from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final, Literal, Self, TypeAlias, TypedDict, Unpack
 
-from ruststream._core import EntryId
+from ruststream.context import EntryId, entry_id_text
 from ruststream.errors import ConfigError
 from ruststream.option import Duration, name_text, refuse_unknown, seconds, whole, yes_or_no
 
@@ -278,20 +277,6 @@ class RedisStream:
         }
         for name, value in values.items():
             object.__setattr__(self, name, value)
-
-
-def entry_id_text(value: object, option: str) -> str:
-    """Return an entry id as Redis writes it.
-
-    Raises:
-        ConfigError: neither an `EntryId` nor a string `ms-seq` or `ms`.
-    """
-    if isinstance(value, EntryId):
-        return str(value)
-    if isinstance(value, str):
-        with suppress(ValueError):
-            return str(EntryId.parse(value))
-    raise ConfigError(f'{option} must be an entry id such as "1700000000000-0", not {value!r}')
 
 
 def _optional_name(value: object, option: str) -> str | None:

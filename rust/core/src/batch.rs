@@ -228,6 +228,17 @@ impl Token {
         fields
     }
 
+    /// What a reply to it correlates by: its own `correlation-id`, else its `message-id`, else its id.
+    pub fn correlation_id(&self) -> Vec<u8> {
+        let header = |wanted: &[u8]| {
+            let found = self.fields().filter(|(name, value)| name.eq_ignore_ascii_case(wanted) && !value.is_empty());
+            found.last().map(|(_, value)| value.to_vec())
+        };
+        header(header::CORRELATION_ID)
+            .or_else(|| header(header::MESSAGE_ID))
+            .unwrap_or_else(|| self.id().to_string().into_bytes())
+    }
+
     /// Deliveries including this one; those of the entries it is a copy of count on.
     pub fn delivery_count(&self) -> u32 {
         let slot = self.slot();
@@ -343,6 +354,14 @@ mod tests {
         assert_eq!(token.slot().partition, KEYLESS);
         assert_eq!(pushed(&[(header::KEY, b"a")], false).slot().partition, KEYLESS, "nobody asked for it");
         assert_eq!(pushed(&[], true).fields().count(), 0);
+    }
+
+    #[test]
+    fn a_reply_correlates_by_what_the_entry_brought_or_by_its_id() {
+        let (correlation, message): (&[u8], &[u8]) = (b"h:Correlation-Id", b"h:message-id");
+        assert_eq!(pushed(&[(message, b"m"), (correlation, b"c")], false).correlation_id(), b"c");
+        assert_eq!(pushed(&[(message, b"a"), (message, b"b"), (correlation, b"")], false).correlation_id(), b"b");
+        assert_eq!(pushed(&[(b"message-id", b"m")], false).correlation_id(), b"2-0");
     }
 
     #[test]

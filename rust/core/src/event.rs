@@ -54,6 +54,13 @@ pub enum Event {
         /// Which entries.
         ids: Vec<EntryId>,
     },
+    /// The server refused acks that someone waits for; their entries stay pending.
+    Refused {
+        /// Which subscription.
+        consumer: usize,
+        /// Which entries.
+        ids: Vec<EntryId>,
+    },
     /// A subscription's state changed.
     State {
         /// Which subscription.

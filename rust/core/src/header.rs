@@ -10,6 +10,10 @@ pub const KEY: &[u8] = b"h:redis-partition-key";
 pub const RETRY_COUNT: &[u8] = b"h:x-ruststream-retry-count";
 /// The group whose retry made the copy, as a field: our other groups ack it unseen.
 pub const RETRY_GROUP: &[u8] = b"h:x-ruststream-retry-group";
+/// What the publisher calls its message, as a field.
+pub const MESSAGE_ID: &[u8] = b"h:message-id";
+/// What a message answers or belongs to, as a field.
+pub const CORRELATION_ID: &[u8] = b"h:correlation-id";
 /// Headers measured on read. They are never trusted from the wire and never copied.
 pub const MEASURED: [&[u8]; 2] = [b"h:redis-delivery-count", b"h:redis-idle-ms"];
 

@@ -10,10 +10,11 @@ use tokio::sync::Notify;
 use crate::backoff::{Backoff, Quiet};
 use crate::batch::Token;
 use crate::event::{Event, Level};
+use crate::store::Append;
 use crate::subscription::Subscription;
 
 /// How a delivery ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Outcome {
     /// Handled.
     Ack,
@@ -23,6 +24,8 @@ pub enum Outcome {
     Retry(Option<Duration>),
     /// Left pending for whoever recovers it.
     Leave,
+    /// Handled, and this is to be added to a stream in the same step.
+    Reply(Arc<Append>),
 }
 
 /// Outcomes that wait to be carried out.
@@ -286,7 +289,7 @@ mod tests {
         subscription.take_in(Arc::clone(&batch));
         for (token, outcome) in batch.tokens().zip(outcomes) {
             assert!(token.begin());
-            subscription.settle(&token, *outcome);
+            subscription.settle(&token, outcome.clone());
         }
     }
 

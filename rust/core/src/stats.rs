@@ -46,6 +46,10 @@ counters! {
     dropped,
     /// Asked to be retried.
     retried,
+    /// Of the acknowledged ones, those whose reply was published in the same step.
+    replied,
+    /// Outcomes that the server refused to carry out; their entries stay pending.
+    refused,
     /// Left pending by their handler or its failure.
     left,
     /// Found to be owned by someone else.

@@ -92,7 +92,7 @@ pub struct Order {
 }
 
 /// How an owner-checked order ends an entry's delivery.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Action {
     /// Off the pending list.
     Ack,
@@ -107,6 +107,8 @@ pub enum Action {
         /// It was sent before, and nobody knows whether it was carried out: if so, its due time stays.
         resent: bool,
     },
+    /// A reply to a stream's end, and off the pending list, in one step.
+    Reply(Arc<Append>),
 }
 
 /// What became of an order.

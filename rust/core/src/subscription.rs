@@ -229,6 +229,20 @@ impl Subscription {
         self.any_watched.store(true, Ordering::Release);
     }
 
+    /// These outcomes were refused: whoever waits for their acks waits no more.
+    pub fn unwatch(&self, tokens: &[Token]) {
+        if tokens.is_empty() || !self.any_watched.load(Ordering::Acquire) {
+            return;
+        }
+        let mut watched = self.watched.lock();
+        let ids: Vec<_> = tokens.iter().map(Token::id).filter(|id| watched.remove(id)).collect();
+        drop(watched);
+        if !ids.is_empty() {
+            let consumer = self.id;
+            self.events.post(Event::Refused { consumer, ids });
+        }
+    }
+
     /// Someone else owns these entries now.
     pub fn lose(&self, tokens: &[Token]) {
         let ids: Vec<_> = tokens.iter().filter(|token| token.lose()).map(Token::id).collect();

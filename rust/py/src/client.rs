@@ -187,7 +187,7 @@ pub(crate) fn seconds(seconds: f64) -> Duration {
     Duration::try_from_secs_f64(seconds.max(0.0)).unwrap_or(Duration::MAX)
 }
 
-fn pairs(headers: &Bound<'_, PySequence>) -> PyResult<Vec<(Vec<u8>, Vec<u8>)>> {
+pub(crate) fn pairs(headers: &Bound<'_, PySequence>) -> PyResult<Vec<(Vec<u8>, Vec<u8>)>> {
     let mut pairs = Vec::with_capacity(headers.len()?);
     for header in headers.try_iter()? {
         let header = header?;
@@ -199,7 +199,7 @@ fn pairs(headers: &Bound<'_, PySequence>) -> PyResult<Vec<(Vec<u8>, Vec<u8>)>> {
     Ok(pairs)
 }
 
-fn fields(payload: &[u8], headers: &[(Vec<u8>, Vec<u8>)], key: Option<&[u8]>) -> Vec<(Vec<u8>, Vec<u8>)> {
+pub(crate) fn fields(payload: &[u8], headers: &[(Vec<u8>, Vec<u8>)], key: Option<&[u8]>) -> Vec<(Vec<u8>, Vec<u8>)> {
     let mut fields = Vec::with_capacity(headers.len() + 2);
     fields.push((header::PAYLOAD.to_vec(), payload.to_vec()));
     fields.extend_from_slice(headers);
@@ -209,7 +209,7 @@ fn fields(payload: &[u8], headers: &[(Vec<u8>, Vec<u8>)], key: Option<&[u8]>) ->
     fields
 }
 
-fn trim(maxlen: Option<u64>, minid: Option<String>, approximate: bool) -> Option<Trim> {
+pub(crate) fn trim(maxlen: Option<u64>, minid: Option<String>, approximate: bool) -> Option<Trim> {
     let (strategy, threshold) = match (maxlen, minid) {
         (Some(length), _) => ("MAXLEN", length.to_string()),
         (None, Some(id)) => ("MINID", id),

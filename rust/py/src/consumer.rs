@@ -7,23 +7,25 @@ use parking_lot::Mutex;
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
-use pyo3::types::{PyBytes, PyDict, PyList};
+use pyo3::types::{PyBytes, PyDict, PyList, PySequence};
 use ruststream_core::backoff::Backoff;
 use ruststream_core::batch::{Batch, Mark, Origin, Token};
 use ruststream_core::entry::KEYLESS;
 use ruststream_core::error::Error;
 use ruststream_core::event::{Event, State};
 use ruststream_core::gather::Gather;
+use ruststream_core::header;
 use ruststream_core::held::Held;
 use ruststream_core::lanes::Lanes;
 use ruststream_core::settle::{Outcome, Settler};
+use ruststream_core::store::Append;
 use ruststream_core::stream::{Mode, StreamSettings, StreamSource};
 use ruststream_core::subscription::{Parts, Settled, Subscription};
 use tokio_util::sync::CancellationToken;
 
 use crate::batch_context::BatchContext;
 use crate::batch_drive::{self, Batching};
-use crate::client::{RedisClient, seconds};
+use crate::client::{self, RedisClient, seconds};
 use crate::context::Context;
 use crate::drive::{self, Binding, Direct, Stepper};
 use crate::engine::Engine;
@@ -239,11 +241,34 @@ impl Consumer {
             LEAVE => Outcome::Leave,
             other => return Err(PyRuntimeError::new_err(format!("there is no outcome {other}"))),
         };
-        match self.subscription.settle(token, outcome) {
-            Settled::Taken => Ok(true),
-            Settled::NotOurs => Ok(false),
-            Settled::Twice => Err(errors::already_settled(py, &token.id().to_string())),
+        self.give(py, token, outcome)
+    }
+
+    /// Ack one delivery and publish its reply in the same step. False: it is not ours any more.
+    #[pyo3(signature = (ctx, stream, payload, headers, maxlen=None, minid=None, approximate=true))]
+    #[expect(clippy::too_many_arguments, reason = "those of `RedisClient.publish`, and the delivery")]
+    fn reply(
+        &self,
+        py: Python<'_>,
+        ctx: &Bound<'_, Context>,
+        stream: &str,
+        payload: &[u8],
+        headers: &Bound<'_, PySequence>,
+        maxlen: Option<u64>,
+        minid: Option<String>,
+        approximate: bool,
+    ) -> PyResult<bool> {
+        let token = &ctx.get().token;
+        let mut headers = client::pairs(headers)?;
+        if !headers.iter().any(|(name, _)| name == header::CORRELATION_ID) {
+            headers.push((header::CORRELATION_ID.to_vec(), token.correlation_id()));
         }
+        let reply = Append {
+            stream: stream.into(),
+            fields: client::fields(payload, &headers, None),
+            trim: client::trim(maxlen, minid, approximate),
+        };
+        self.give(py, token, Outcome::Reply(Arc::new(reply)))
     }
 
     /// Seconds of the core's clock, from an arbitrary beginning.
@@ -369,6 +394,14 @@ impl Consumer {
 }
 
 impl Consumer {
+    fn give(&self, py: Python<'_>, token: &Token, outcome: Outcome) -> PyResult<bool> {
+        match self.subscription.settle(token, outcome) {
+            Settled::Taken => Ok(true),
+            Settled::NotOurs => Ok(false),
+            Settled::Twice => Err(errors::already_settled(py, &token.id().to_string())),
+        }
+    }
+
     fn spawn<F, W>(&self, runtime: &'static tokio::runtime::Runtime, work: F)
     where
         F: FnOnce(Arc<Subscription>) -> W,

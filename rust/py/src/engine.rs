@@ -20,9 +20,10 @@ const ACKED: u8 = 3;
 const STATE: u8 = 4;
 const LOG: u8 = 5;
 const ALARM: u8 = 6;
+const REFUSED: u8 = 7;
 
 /// The kinds of events, by their names in the module.
-pub(crate) const EVENTS: [(&str, u8); 7] = [
+pub(crate) const EVENTS: [(&str, u8); 8] = [
     ("READY", READY),
     ("DONE", DONE),
     ("LOST", LOST),
@@ -30,6 +31,7 @@ pub(crate) const EVENTS: [(&str, u8); 7] = [
     ("STATE", STATE),
     ("LOG", LOG),
     ("ALARM", ALARM),
+    ("REFUSED", REFUSED),
 ];
 
 /// One loop's side of the core.
@@ -89,6 +91,7 @@ fn to_py(py: Python<'_>, event: Event) -> PyResult<Bound<'_, PyTuple>> {
         }
         Event::Lost { consumer, ids: lost } => (LOST, consumer, ids(py, &lost)?).into_pyobject(py),
         Event::Acked { consumer, ids: acked } => (ACKED, consumer, ids(py, &acked)?).into_pyobject(py),
+        Event::Refused { consumer, ids: refused } => (REFUSED, consumer, ids(py, &refused)?).into_pyobject(py),
         Event::State { consumer, state } => {
             let (name, text) = match state {
                 State::Reading => ("reading", None),

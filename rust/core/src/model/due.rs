@@ -48,7 +48,7 @@ impl Keyspace {
     fn try_park(&mut self, owner: &Origin, orders: &[&Order], delay_key: &str) -> Result<Vec<Verdict>> {
         let (mut verdicts, mut mine) = (Vec::new(), Vec::new());
         for order in orders {
-            let (Action::Park { delay, resent }, id) = (order.action, order.token.id()) else {
+            let (&Action::Park { delay, resent }, id) = (&order.action, order.token.id()) else {
                 continue;
             };
             let verdict = match self.check(owner, id, order.count) {

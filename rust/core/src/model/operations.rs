@@ -9,13 +9,14 @@ use super::argument::{AddId, Range};
 use super::body::Body;
 use super::claim::{Claim, Delivered};
 use super::delayed;
+use super::entries::TrimTo;
 use super::keyspace::Keyspace;
 use super::pending::PendingEntry;
 use super::settle::HandBack;
 use crate::batch::Origin;
 use crate::entry::EntryId;
 use crate::error::{Error, Result};
-use crate::store::{Action, Order, Pending, Verdict};
+use crate::store::{Action, Append, Order, Pending, Verdict};
 
 /// Entries a scan looks at for each one it may take, as `XAUTOCLAIM` does.
 const LOOK: usize = 10;
@@ -112,6 +113,32 @@ impl Keyspace {
             self.xdel(&owner.stream, &[id])?;
         }
         Ok(Verdict::Done)
+    }
+
+    /// Add an entry, trimming its stream where it says so.
+    pub(super) fn append(&mut self, entry: &Append) -> Result<EntryId> {
+        let trim = entry.trim.as_ref().map(TrimTo::parse).transpose()?;
+        self.xadd(&entry.stream, AddId::Auto, &entry.fields, trim)
+    }
+
+    /// Add a reply, and acknowledge the entry that it replies to.
+    pub(super) fn reply(&mut self, order: &Order, reply: &Append) -> Verdict {
+        self.try_reply(order, reply).unwrap_or_else(refused)
+    }
+
+    fn try_reply(&mut self, order: &Order, reply: &Append) -> Result<Verdict> {
+        let (owner, id) = (&order.owner, order.token.id());
+        if reply.fields.len() * 2 > MAX_COPY {
+            let fields = reply.fields.len();
+            let text = format!("a reply of {fields} fields is too large to be sent with the ack");
+            return Ok(Verdict::Refused(Error::Server(text)));
+        }
+        let verdict = self.check(owner, id, order.count)?;
+        if verdict == Verdict::Done {
+            self.append(reply)?;
+            self.xack(&owner.stream, &owner.group, &[id])?;
+        }
+        Ok(verdict)
     }
 
     /// Whether the entry is this consumer's; none: it is not pending.

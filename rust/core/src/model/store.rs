@@ -6,8 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use async_trait::async_trait;
 use parking_lot::RwLock;
 
-use super::argument::{AddId, Position};
-use super::entries::TrimTo;
+use super::argument::Position;
 use super::keyspace::Keyspace;
 use super::operations::Taken;
 use super::reader::{self, ModelReader};
@@ -66,9 +65,9 @@ impl ModelStore {
 }
 
 /// The orders of a kind, by owner.
-fn by_owner(orders: &[Order], kind: impl Fn(Action) -> bool) -> Vec<(Arc<Origin>, Vec<usize>)> {
+fn by_owner(orders: &[Order], kind: impl Fn(&Action) -> bool) -> Vec<(Arc<Origin>, Vec<usize>)> {
     let mut owners: Vec<(Arc<Origin>, Vec<usize>)> = Vec::new();
-    for (at, order) in orders.iter().enumerate().filter(|(_, order)| kind(order.action)) {
+    for (at, order) in orders.iter().enumerate().filter(|(_, order)| kind(&order.action)) {
         let known = owners.iter_mut().find(|(owner, held)| **owner == *order.owner && held.len() < CHECKED);
         match known {
             Some((_, held)) => held.push(at),
@@ -87,11 +86,6 @@ fn taken(entries: Vec<Taken>, hash_keys: bool) -> Result<RawBatch> {
         earlier: one.earlier,
     });
     reader::batch(&deliveries.collect::<Vec<_>>(), hash_keys)
-}
-
-fn append(keyspace: &mut Keyspace, entry: &Append) -> Result<EntryId> {
-    let trim = entry.trim.as_ref().map(TrimTo::parse).transpose()?;
-    keyspace.xadd(&entry.stream, AddId::Auto, &entry.fields, trim)
 }
 
 #[async_trait]
@@ -175,14 +169,14 @@ impl StreamStore for ModelStore {
             // A key of another type by now holds none of our entries either.
             let _ = keyspace.xack(&origin.stream, &origin.group, acks);
             let mut verdicts = vec![Verdict::Gone; orders.len()];
-            for (owner, held) in by_owner(orders, |action| action == Action::Ack) {
+            for (owner, held) in by_owner(orders, |action| *action == Action::Ack) {
                 let checked: Vec<_> = held.iter().map(|at| &orders[*at]).collect();
                 for (at, verdict) in held.iter().zip(keyspace.checked_acks(&owner, &checked)) {
                     verdicts[*at] = verdict;
                 }
             }
             for again in [false, true] {
-                let parks = |action| matches!(action, Action::Park { resent, .. } if resent == again);
+                let parks = |action: &Action| matches!(action, Action::Park { resent, .. } if *resent == again);
                 for (owner, held) in by_owner(orders, parks) {
                     let parked: Vec<_> = held.iter().map(|at| &orders[*at]).collect();
                     for (at, verdict) in held.iter().zip(keyspace.park(&owner, &parked, delay_key)) {
@@ -190,9 +184,12 @@ impl StreamStore for ModelStore {
                     }
                 }
             }
-            let copied = |order: &Order| matches!(order.action, Action::Copy | Action::Delay(_));
-            for (at, order) in orders.iter().enumerate().filter(|(_, order)| copied(order)) {
-                verdicts[at] = keyspace.retry(order, delay_key);
+            for (at, order) in orders.iter().enumerate() {
+                verdicts[at] = match &order.action {
+                    Action::Ack | Action::Park { .. } => continue,
+                    Action::Reply(reply) => keyspace.reply(order, reply),
+                    Action::Copy | Action::Delay(_) => keyspace.retry(order, delay_key),
+                };
             }
             Ok(verdicts)
         })
@@ -226,7 +223,7 @@ impl StreamStore for ModelStore {
     }
 
     async fn append(&self, entries: &[Append]) -> Result<Vec<Result<EntryId>>> {
-        self.run(|keyspace| Ok(entries.iter().map(|entry| append(keyspace, entry)).collect()))
+        self.run(|keyspace| Ok(entries.iter().map(|entry| keyspace.append(entry)).collect()))
     }
 
     async fn close(&self) {

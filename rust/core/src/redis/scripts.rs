@@ -30,6 +30,11 @@ script!(
     RETRY, "lua/retry.lua"
 );
 script!(
+    /// KEYS stream, the reply's stream; ARGV group, consumer, id, delivery count, then what follows the key in the
+    /// reply's `XADD`. 1 done, 0 gone, -1 taken.
+    REPLY, "lua/reply.lua"
+);
+script!(
     /// KEYS stream; ARGV group, consumer, ids. Returns the ids that are another consumer's.
     RENEW, "lua/renew.lua"
 );
@@ -69,7 +74,7 @@ script!(
 
 /// Make the server know them all.
 pub(super) async fn load(connection: &mut MultiplexedConnection) -> Result<()> {
-    for script in [&ACK, &RETRY, &RENEW, &RELEASE, &SCAN, &TAKE, &PARK, &DUE, &EARLY] {
+    for script in [&ACK, &RETRY, &REPLY, &RENEW, &RELEASE, &SCAN, &TAKE, &PARK, &DUE, &EARLY] {
         let loaded: ::redis::RedisResult<String> = script.prepare_invoke().load_async(connection).await;
         loaded.map_err(|error| match Error::from(error) {
             Error::Connect(text) if text.starts_with("NOPERM") => {

@@ -78,18 +78,18 @@ enum Kind {
     Park { resent: bool },
 }
 
-const fn kind(action: Action) -> Option<Kind> {
+const fn kind(action: &Action) -> Option<Kind> {
     match action {
         Action::Ack => Some(Kind::Ack),
-        Action::Park { resent, .. } => Some(Kind::Park { resent }),
-        Action::Copy | Action::Delay(_) => None,
+        Action::Park { resent, .. } => Some(Kind::Park { resent: *resent }),
+        Action::Copy | Action::Delay(_) | Action::Reply(_) => None,
     }
 }
 
 fn together(orders: &[Order]) -> Vec<Together> {
     let mut groups: Vec<Together> = Vec::new();
     for (at, order) in orders.iter().enumerate() {
-        let Some(kind) = kind(order.action) else {
+        let Some(kind) = kind(&order.action) else {
             continue;
         };
         // The one that was begun last is the one that may have room.
@@ -139,13 +139,38 @@ fn retry_command(order: &Order, delay_key: &str) -> Result<Cmd> {
     with_id(&mut command, order.token.id());
     let delay = match order.action {
         Action::Delay(delay) => milliseconds(delay),
-        Action::Copy | Action::Ack | Action::Park { .. } => -1,
+        Action::Copy | Action::Ack | Action::Park { .. } | Action::Reply(_) => -1,
     };
     command.arg(order.count).arg(delay).arg(u8::from(order.token.copy_of().is_some()));
     for (name, value) in &fields {
         command.arg(name).arg(value);
     }
     Ok(command)
+}
+
+fn reply_command(order: &Order, reply: &Append) -> Result<Cmd> {
+    if reply.fields.len() > MAX_COPY {
+        let fields = reply.fields.len();
+        return Err(Error::Server(format!("a reply of {fields} fields is too large to be sent with the ack")));
+    }
+    let owner = &order.owner;
+    let mut command = scripts::call(&scripts::REPLY, &[&owner.stream, &reply.stream]);
+    command.arg(&owner.group).arg(&owner.consumer);
+    with_id(&mut command, order.token.id());
+    command.arg(order.count);
+    with_entry(&mut command, reply);
+    Ok(command)
+}
+
+/// What follows the key in an `XADD`.
+fn with_entry(command: &mut Cmd, entry: &Append) {
+    if let Some(trim) = &entry.trim {
+        command.arg(trim.strategy).arg(if trim.approximate { "~" } else { "=" }).arg(&trim.threshold);
+    }
+    command.arg("*");
+    for (name, value) in &entry.fields {
+        command.arg(name).arg(value);
+    }
 }
 
 fn verdict(reply: &Value) -> Verdict {
@@ -261,8 +286,13 @@ impl StreamStore for RedisStore {
         }
         let mut verdicts = vec![Verdict::Gone; orders.len()];
         let mut moved = Vec::new();
-        for (at, order) in orders.iter().enumerate().filter(|(_, order)| kind(order.action).is_none()) {
-            match retry_command(order, delay_key) {
+        for (at, order) in orders.iter().enumerate() {
+            let command = match &order.action {
+                Action::Ack | Action::Park { .. } => continue,
+                Action::Reply(reply) => reply_command(order, reply),
+                Action::Copy | Action::Delay(_) => retry_command(order, delay_key),
+            };
+            match command {
                 Ok(command) => {
                     pipeline.add_command(command);
                     moved.push(at);
@@ -363,13 +393,7 @@ impl StreamStore for RedisStore {
         for entry in entries {
             let mut command = cmd("XADD");
             command.arg(&*entry.stream);
-            if let Some(trim) = &entry.trim {
-                command.arg(trim.strategy).arg(if trim.approximate { "~" } else { "=" }).arg(&trim.threshold);
-            }
-            command.arg("*");
-            for (name, value) in &entry.fields {
-                command.arg(name).arg(value);
-            }
+            with_entry(&mut command, entry);
             pipeline.add_command(command);
         }
         let replies = self.publish.pipeline(&pipeline).await?;

@@ -28,6 +28,7 @@ pub(super) async fn carry_out(source: &StreamSource, subscription: &Subscription
     for (token, outcome) in &work.others {
         let action = match outcome {
             Outcome::Retry(delay) => retry_action(source, token, *delay, work.resend),
+            Outcome::Reply(reply) => Action::Reply(Arc::clone(reply)),
             Outcome::Ack | Outcome::Drop | Outcome::Leave => Action::Ack,
         };
         orders.push(order(source, subscription, token, action));
@@ -39,7 +40,8 @@ pub(super) async fn carry_out(source: &StreamSource, subscription: &Subscription
     let verdicts = source.store.settle(&subscription.origin, &plain, &orders, &source.settings.delay_key).await?;
     let work = std::mem::take(work);
     count(subscription, &work, &orders, &verdicts);
-    note_taken(subscription, &orders, &verdicts);
+    let refused = note_taken(subscription, &orders, &verdicts);
+    subscription.unwatch(&refused);
     source.group.acked(&work.acks);
     subscription.complete(&work.acks);
     let others: Vec<_> = work.others.into_iter().map(|(token, _)| token).collect();
@@ -101,19 +103,29 @@ fn retry_action(source: &StreamSource, token: &Token, delay: Option<Duration>, r
 
 fn count(subscription: &Subscription, work: &Work, orders: &[Order], verdicts: &[Verdict]) {
     let stats = &subscription.stats;
-    let retried = work.others.iter().filter(|(_, outcome)| matches!(outcome, Outcome::Retry(_))).count();
-    stats.retried.add(retried);
-    stats.dropped.add(work.others.len() - retried);
+    for (_, outcome) in &work.others {
+        match outcome {
+            Outcome::Retry(_) => stats.retried.add(1),
+            Outcome::Drop => stats.dropped.add(1),
+            Outcome::Ack | Outcome::Leave | Outcome::Reply(_) => {}
+        }
+    }
+    stats.refused.add(verdicts.iter().filter(|verdict| matches!(verdict, Verdict::Refused(_))).count());
+    let replied = orders.iter().zip(verdicts).filter(|(order, _)| matches!(order.action, Action::Reply(_)));
+    // A reply that was sent again finds its entry gone: it went with the first sending.
+    let replied = replied.filter(|(_, verdict)| matches!(verdict, Verdict::Done | Verdict::Gone)).count();
+    stats.replied.add(replied);
     let failed = orders
         .iter()
         .zip(verdicts)
         .filter(|(order, verdict)| order.action == Action::Ack && !matches!(verdict, Verdict::Done | Verdict::Gone))
         .count();
-    stats.acked.add(work.acks.len().saturating_sub(failed));
+    stats.acked.add(work.acks.len().saturating_sub(failed) + replied);
 }
 
 /// Say what could not be carried out, in one line however many: these entries stay pending and come back by recovery.
-fn note_taken(subscription: &Subscription, orders: &[Order], verdicts: &[Verdict]) {
+/// Returns those that the server refused.
+fn note_taken(subscription: &Subscription, orders: &[Order], verdicts: &[Verdict]) -> Vec<Token> {
     let mut taken = Vec::new();
     let mut refused = Vec::new();
     let mut cause = None;
@@ -144,6 +156,7 @@ fn note_taken(subscription: &Subscription, orders: &[Order], verdicts: &[Verdict
         );
         subscription.log(Level::Warning, &text);
     }
+    refused
 }
 
 /// The first ids of many, for a log line.

@@ -210,6 +210,6 @@ impl Side {
         let token = self.tokens.get(order.token % self.tokens.len().max(1))?.clone();
         let count = token.server_count() + u32::from(order.miscounted);
         let owner = order.owner.map_or_else(|| Arc::clone(&token.batch().origin), origin);
-        Some(Order { token, owner, count, action: order.action })
+        Some(Order { token, owner, count, action: order.action.clone() })
     }
 }
