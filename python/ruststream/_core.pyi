@@ -303,6 +303,8 @@ class Consumer:
         renew_stalled: float | None,
         delay_key: str,
         fixed_consumer: bool,
+        forget_after: float,
+        trim: tuple[str, float] | None,
     ) -> Consumer: ...
     @property
     def id(self) -> int:

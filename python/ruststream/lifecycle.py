@@ -17,6 +17,7 @@ from ruststream.subscription import Subscription
 if TYPE_CHECKING:
     from ruststream._core import EntryId
     from ruststream.redis.broker import RedisBroker
+    from ruststream.redis.trim import Trim
 
 Action: TypeAlias = Callable[[Subscription], Coroutine[Any, Any, object]]
 
@@ -215,10 +216,12 @@ def resolved(brokers: Iterable[RedisBroker]) -> list[tuple[RedisBroker, Subscrib
     """Return all subscribers, each knowing what the others of its group say.
 
     Those of new entries get the `min_idle` that the app recovers their group with; a group of which the app recovers
-    nothing gives a warning. All get the group's one `start_id`, whichever of them is opened first and creates it.
+    nothing gives a warning. All get the group's one `start_id`, whichever of them is opened first and creates it, and
+    the stream's one `trim`.
 
     Raises:
-        ConfigError: two subscriptions want their group to begin at different entries, or replies go round in a circle.
+        ConfigError: two subscriptions want their group to begin at different entries, or their stream to be trimmed in
+            different ways, or replies go round in a circle.
     """
     pairs = [(broker, subscriber) for broker in brokers for subscriber in broker.subscribers]
     groups: dict[tuple[str, str, str], list[Subscriber]] = {}
@@ -228,10 +231,12 @@ def resolved(brokers: Iterable[RedisBroker]) -> list[tuple[RedisBroker, Subscrib
         _warn_of_shares(group)
     _refuse_cycles(pairs)
     known = {where: (_recovered_after(group), _start_id(group)) for where, group in groups.items()}
+    trims = _trims(pairs)
     found = []
     for broker, subscriber in pairs:
         min_idle, start_id = known[broker.address, subscriber.stream, subscriber.group]
-        found.append((broker, _with_min_idle(subscriber.starting_at(start_id), min_idle)))
+        bounded = subscriber.bounded(trims.get((broker.address, subscriber.stream)))
+        found.append((broker, _with_min_idle(bounded.starting_at(start_id), min_idle)))
     return found
 
 
@@ -300,6 +305,22 @@ def _start_id(group: Iterable[Subscriber]) -> str:
             "the other: a group begins in one place, give it to one of them"
         )
     return next(iter(said), StreamStart.NEW.value)
+
+
+def _trims(pairs: Iterable[tuple[RedisBroker, Subscriber]]) -> dict[tuple[str, str], Trim]:
+    """Return what each stream is kept within, where a subscription says that."""
+    said: dict[tuple[str, str], tuple[Trim, str]] = {}
+    for broker, subscriber in pairs:
+        trim, where = subscriber.source.trim, (broker.address, subscriber.stream)
+        if trim is None:
+            continue
+        known, name = said.setdefault(where, (trim, subscriber.name))
+        if known != trim:
+            raise ConfigError(
+                f"subscriptions {name} and {subscriber.name} read the same stream {subscriber.stream}, but trim is "
+                f"{known} in one and {trim} in the other: a stream is kept within one bound"
+            )
+    return {where: trim for where, (trim, _) in said.items()}
 
 
 def _with_min_idle(subscriber: Subscriber, min_idle: float | None) -> Subscriber:

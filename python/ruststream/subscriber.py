@@ -19,6 +19,7 @@ from ruststream.signature import Handler, Signature, read_signature
 
 if TYPE_CHECKING:
     from ruststream.redis.stream import RedisStream
+    from ruststream.redis.trim import Trim
 
 KeyFunction: TypeAlias = Callable[[Any], bytes | str | int | None]
 
@@ -126,6 +127,10 @@ class Subscriber:
         """Return it with the `min_idle`, in seconds, that another subscription recovers the group with."""
         renew_stalled = 20 * min_idle if self.renew_stalled is None else self.renew_stalled
         return replace(self, source=self.source.renewed(min_idle), renew_stalled=renew_stalled)
+
+    def bounded(self, trim: Trim | None) -> Subscriber:
+        """Return it with what its stream is kept within."""
+        return replace(self, source=self.source.bounded(trim))
 
     def starting_at(self, start_id: str) -> Subscriber:
         """Return it with the place where its group begins."""

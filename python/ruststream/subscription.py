@@ -87,6 +87,8 @@ class Subscription:
             renew_stalled=subscriber.renew_stalled,
             delay_key=subscriber.delay_key,
             fixed_consumer=source.consumer is not None,
+            forget_after=source.forget_after,
+            trim=None if source.trim is None else (source.trim.policy, source.trim.figure),
         )
         self.consumer_core.bind(
             self, subscriber.plan.invoke, subscriber.key_of, _direct(subscriber.plan), _batch(subscriber)

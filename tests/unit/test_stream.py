@@ -99,8 +99,8 @@ def test_a_wrong_value_is_refused_by_the_options_name(option, value):
 def test_an_unknown_option_is_refused():
     with pytest.raises(ConfigError, match=r"RedisStream\.claiming has no option blok; did you mean block"):
         RedisStream.claiming("s", group="g", min_idle=1, blok=3)
-    with pytest.raises(ConfigError, match="no option trim"):
-        RedisStream("s", group="g", trim=1)
+    with pytest.raises(ConfigError, match="no option maxlen"):
+        RedisStream("s", group="g", maxlen=1)
     with pytest.raises(ConfigError, match="no option mode"):
         RedisStream("s", group="g", mode="claiming")
 

@@ -2,5 +2,6 @@
 
 from ruststream.redis.broker import RedisBroker
 from ruststream.redis.stream import GroupPosition, RedisStream, StreamOptions, StreamStart
+from ruststream.redis.trim import Trim
 
-__all__ = ["GroupPosition", "RedisBroker", "RedisStream", "StreamOptions", "StreamStart"]
+__all__ = ["GroupPosition", "RedisBroker", "RedisStream", "StreamOptions", "StreamStart", "Trim"]

@@ -14,11 +14,14 @@ from typing import Final, Literal, Self, TypeAlias, TypedDict, Unpack
 from ruststream.context import EntryId, entry_id_text
 from ruststream.errors import ConfigError
 from ruststream.option import Duration, name_text, refuse_unknown, seconds, whole, yes_or_no
+from ruststream.redis.trim import Trim
 
 Mode: TypeAlias = Literal["new", "reclaim", "claiming", "recovering"]
 MissingGroup: TypeAlias = Literal["recreate", "fail"]
 
 _MOST_PER_READ: Final = 100_000
+_FORGET_AFTER: Final = 300.0
+"""Seconds without a sign of life before the consumer of an ended process is deleted, at least."""
 _HASH_TAG: Final = re.compile(r"[^{]*\{[^}]+\}")
 
 
@@ -80,6 +83,9 @@ class StreamOptions(TypedDict, total=False):
     """When the group disappears while it is read: `"recreate"` it from the beginning (default), or `"fail"`."""
     delay_key: str | None
     """Sorted set of the due times of delayed entries. Default `{<stream>}:<group>:delayed`."""
+    trim: Trim | None
+    """What the stream is kept within: `Trim.acked()`, `.max_length(n)` or `.max_age(d)`. Default None: nothing is
+    removed."""
 
 
 @dataclass(frozen=True, init=False, slots=True)
@@ -107,6 +113,7 @@ class RedisStream:
     create_group: bool
     on_missing_group: MissingGroup
     delay_key: str | None
+    trim: Trim | None
 
     def __init__(
         self,
@@ -223,6 +230,19 @@ class RedisStream:
         """Return it with the place where a group that is created begins."""
         return self._copy(start_id=start_id)
 
+    def bounded(self, trim: Trim | None) -> Self:
+        """Return it with what its stream is kept within."""
+        return self._copy(trim=trim)
+
+    @property
+    def forget_after(self) -> float:
+        """Seconds without a sign of life after which a consumer of an ended process is deleted.
+
+        Five minutes, or ten times `min_idle` and `block` together where that is more: by then a living process has
+        spoken for its consumers ten times.
+        """
+        return max(_FORGET_AFTER, 10 * ((self.min_idle or 0.0) + self.block))
+
     def consumer_name(self) -> str:
         """Return the name to read under: `consumer`, or one made for this process and this call alone.
 
@@ -256,6 +276,9 @@ class RedisStream:
         start_at = options.get("start_at")
         if start_at is not None and not isinstance(start_at, GroupPosition):
             raise ConfigError(f"start_at must be a GroupPosition such as GroupPosition.end(), not {start_at!r}")
+        trim = options.get("trim")
+        if trim is not None and not isinstance(trim, Trim):
+            raise ConfigError(f"trim must be Trim.acked(), Trim.max_length(n) or Trim.max_age(d), not {trim!r}")
         on_missing_group = options.get("on_missing_group", "recreate")
         if on_missing_group not in ("recreate", "fail"):
             raise ConfigError(f'on_missing_group must be "recreate" or "fail", not {on_missing_group!r}')
@@ -274,6 +297,7 @@ class RedisStream:
             "create_group": yes_or_no(options.get("create_group", True), "create_group"),
             "on_missing_group": on_missing_group,
             "delay_key": _optional_name(options.get("delay_key"), "delay_key"),
+            "trim": trim,
         }
         for name, value in values.items():
             object.__setattr__(self, name, value)

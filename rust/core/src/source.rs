@@ -28,4 +28,6 @@ pub trait Source: Send + Sync + std::fmt::Debug + 'static {
     async fn release(&self, subscription: &Subscription, tokens: &[Token]) -> Result<usize>;
     /// Keep what is held: leases and other timers, until the subscription is closed.
     async fn tend(&self, subscription: &Arc<Subscription>);
+    /// Leave nothing of this reader behind, after a clean stop. Its timers and its reads have ended.
+    async fn depart(&self, _subscription: &Subscription) {}
 }

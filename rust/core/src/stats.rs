@@ -19,7 +19,7 @@ macro_rules! counters {
     };
 }
 
-/// A number that only grows.
+/// A number, mostly one that only grows.
 #[derive(Debug, Default)]
 pub struct Counter(AtomicU64);
 
@@ -27,6 +27,11 @@ impl Counter {
     /// Add.
     pub fn add(&self, by: usize) {
         self.0.fetch_add(by as u64, Ordering::Relaxed);
+    }
+
+    /// Set it, where it is no sum but what was seen last.
+    pub fn set(&self, to: u64) {
+        self.0.store(to, Ordering::Relaxed);
     }
 
     /// The number.
@@ -62,6 +67,12 @@ counters! {
     foreign_copies,
     /// Pending entries whose body was gone.
     deleted,
+    /// Consumers of ended processes that were deleted.
+    forgotten,
+    /// Entries trimmed from the stream.
+    trimmed,
+    /// Entries beyond the stream's bound that some group needs, when this process looked last.
+    held_back,
     /// Reads sent.
     reads,
     /// Commands sent to settle, pipelined ones counted singly.

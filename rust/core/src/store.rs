@@ -165,6 +165,52 @@ pub enum Parked {
     Early,
 }
 
+/// What a stream is kept within.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Bound {
+    /// Entries that some group has not acknowledged.
+    Acked,
+    /// So many entries, the newest.
+    Length(u64),
+    /// Entries that are younger than this.
+    Age(Duration),
+}
+
+/// One bounded step of trimming. What a group has before it or pending stays.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Trimmed {
+    /// How many entries went.
+    pub removed: usize,
+    /// Where none could go: how many should; 1 stands for some where that can't be told.
+    pub over: u64,
+    /// The groups that need them.
+    pub holders: Vec<Holder>,
+}
+
+/// A group that needs entries which should be trimmed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Holder {
+    /// Its name.
+    pub group: String,
+    /// Its pending entries.
+    pub pending: u64,
+    /// How many it has before it, where the server can tell.
+    pub lag: Option<u64>,
+}
+
+/// A consumer as its group knows it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ConsumerRow {
+    /// Its name.
+    pub name: String,
+    /// Its pending entries.
+    pub pending: u64,
+    /// Since it was last heard of. Before Redis 7.2: since it last got something.
+    pub idle: Duration,
+    /// Since it last got something, where that is told and ever was.
+    pub inactive: Option<Duration>,
+}
+
 /// One entry to add.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Append {
@@ -233,6 +279,17 @@ pub trait StreamStore: Send + Sync + std::fmt::Debug + 'static {
     async fn due(&self, origin: &Arc<Origin>, delay_key: &str, look: Look, hash_keys: bool) -> Result<Due>;
     /// Which of these entries, just claimed, were parked. Those that are not due are parked again.
     async fn early(&self, origin: &Arc<Origin>, delay_key: &str, claimed: &[Slot]) -> Result<Vec<(EntryId, Parked)>>;
+    /// From now on, what this client acknowledges in this stream is deleted once no group needs it any more.
+    fn delete_acked(&self, stream: &str);
+    /// Remove entries that no group needs, the oldest first and `limit` at most, until the stream is within its bound.
+    /// Nothing is removed while one of `groups` is missing: it may be about to be made again.
+    async fn trim(&self, stream: &str, groups: &[String], bound: Bound, limit: usize) -> Result<Trimmed>;
+    /// The consumers of a group as they were, having noted that those of `living` live. Nothing where there is no
+    /// stream.
+    async fn consumers(&self, stream: &str, group: &str, living: &[&str]) -> Result<Vec<ConsumerRow>>;
+    /// Delete those of these consumers that have nothing pending and were not heard of for so long; looked at and
+    /// deleted in one step. Returns their names.
+    async fn forget_consumers(&self, stream: &str, group: &str, names: &[&str], idle: Duration) -> Result<Vec<String>>;
     /// Add entries in one pipeline. One result each; an outer error: none of the replies came.
     async fn append(&self, entries: &[Append]) -> Result<Vec<Result<EntryId>>>;
     /// Close all connections.

@@ -133,12 +133,17 @@ fn number(name: &str) -> Option<u64> {
 }
 
 #[expect(clippy::print_stdout, reason = "how much was compared is part of the result")]
-async fn compare(build: &str, abilities: Abilities) {
+async fn compare(build: &str, abilities: Abilities, deletes: bool) {
     let server = Server::start(build);
     let steps = number("MODEL_STEPS").unwrap_or(4_000);
     for seed in number("MODEL_SEED").map_or_else(|| vec![1, fastrand::u64(..)], |seed| vec![seed]) {
         let mut pair = Pair::new(&server, abilities.clone()).await;
         let mut chooser = Chooser { rng: Rng::with_seed(seed), text: None };
+        if deletes {
+            for side in [&pair.redis, &pair.model] {
+                side.store.delete_acked(STREAM);
+            }
+        }
         let found = pair.redis.store.abilities();
         assert_eq!((found.claim, found.xnack, found.max_size), (abilities.claim, abilities.xnack, abilities.max_size));
         let mut last = Vec::new();
@@ -163,11 +168,18 @@ async fn compare(build: &str, abilities: Abilities) {
 #[tokio::test]
 async fn operations_are_the_same_as_on_redis_8_10() {
     let abilities = Abilities { claim: true, xnack: true, xackdel: true, max_size: true, ..Abilities::default() };
-    compare("redis-8.10-8.10.2", abilities).await;
+    compare("redis-8.10-8.10.2", abilities, false).await;
+}
+
+/// What is acknowledged is deleted once no group needs it, by the same commands or in the same way.
+#[tokio::test]
+async fn operations_that_delete_are_the_same_as_on_redis_8_10() {
+    let abilities = Abilities { claim: true, xnack: true, xackdel: true, max_size: true, ..Abilities::default() };
+    compare("redis-8.10-8.10.2", abilities, true).await;
 }
 
 /// The same where the server has no `CLAIM` and no `XNACK`, and the model is told so.
 #[tokio::test]
 async fn operations_are_the_same_as_on_redis_8_2() {
-    compare("redis-8.2-8.2.3", Abilities { xackdel: true, ..Abilities::default() }).await;
+    compare("redis-8.2-8.2.3", Abilities { xackdel: true, ..Abilities::default() }, false).await;
 }

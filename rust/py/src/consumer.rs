@@ -18,7 +18,7 @@ use ruststream_core::header;
 use ruststream_core::held::Held;
 use ruststream_core::lanes::Lanes;
 use ruststream_core::settle::{Outcome, Settler};
-use ruststream_core::store::Append;
+use ruststream_core::store::{Append, Bound as Within};
 use ruststream_core::stream::{Mode, StreamSettings, StreamSource};
 use ruststream_core::subscription::{Parts, Settled, Subscription};
 use tokio_util::sync::CancellationToken;
@@ -78,7 +78,7 @@ impl Consumer {
     #[new]
     #[pyo3(signature = (engine, client, *, name, stream, group, consumer, mode, min_idle, count, block, start_id,
                         start_at, create_group, recreate_group, max_in_flight, by_key, renew_stalled, delay_key,
-                        fixed_consumer))]
+                        fixed_consumer, forget_after, trim))]
     #[expect(clippy::too_many_arguments, clippy::fn_params_excessive_bools, reason = "keyword arguments of one caller")]
     fn new(
         py: Python<'_>,
@@ -101,6 +101,8 @@ impl Consumer {
         renew_stalled: Option<f64>,
         delay_key: String,
         fixed_consumer: bool,
+        forget_after: f64,
+        trim: Option<(String, f64)>,
     ) -> PyResult<Self> {
         let mode = match mode {
             "new" => Mode::New,
@@ -109,6 +111,7 @@ impl Consumer {
             "recovering" => Mode::Recovering,
             other => return Err(errors::config(py, &format!("there is no read mode {other:?}"))),
         };
+        let trim = trim.map(|(policy, figure)| bound(py, &policy, figure)).transpose()?;
         let shared = client.groups.get(&stream, &group);
         let settings = StreamSettings {
             mode,
@@ -123,6 +126,8 @@ impl Consumer {
             renew_stalled: renew_stalled.map(seconds),
             delay_key,
             fixed_consumer,
+            forget_after: seconds(forget_after),
+            trim,
             reconnect: client.reconnect.clone(),
         };
         let source = StreamSource::new(settings, Arc::clone(&client.store), shared);
@@ -339,11 +344,19 @@ impl Consumer {
 
     /// Stop timers. What is unsettled stays pending.
     fn close<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        let has_read = *self.started.lock() && self.reader_done.is_cancelled();
         self.subscription.stop.cancel();
         self.subscription.closed.cancel();
         self.binding.lock().take();
         self.lanes.lock().clear();
-        control::future(py, async { Ok(()) }, control::nothing)
+        let subscription = Arc::clone(&self.subscription);
+        let work = async move {
+            if has_read {
+                subscription.source.depart(&subscription).await;
+            }
+            Ok(())
+        };
+        control::future(py, work, control::nothing)
     }
 
     /// Counters and gauges.
@@ -482,6 +495,17 @@ fn computed_key(this: &Bound<'_, Consumer>, token: &Token, key_of: &Py<PyAny>) -
     let context = Bound::new(this.py(), Context::new(token.clone(), KEYLESS, this.clone().unbind()))?;
     let key = key_of.bind(this.py()).call1((context,))?;
     if key.is_none() { Ok(None) } else { Ok(Some(key.cast_into::<PyBytes>()?.unbind())) }
+}
+
+/// What a stream is kept within, as Python says it: seconds, or entries.
+#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a whole number that was checked")]
+fn bound(py: Python<'_>, policy: &str, figure: f64) -> PyResult<Within> {
+    match policy {
+        "acked" => Ok(Within::Acked),
+        "max_length" => Ok(Within::Length(figure as u64)),
+        "max_age" => Ok(Within::Age(seconds(figure))),
+        other => Err(errors::config(py, &format!("there is no way to trim {other:?}"))),
+    }
 }
 
 /// Outcomes worth a command: at most 1.5 acks per read, so that reads and acks together stay under 2.5 commands per

@@ -133,6 +133,11 @@ impl Entries {
 
     /// Remove entries from the front. Returns how many.
     pub(super) fn trim(&mut self, to: TrimTo) -> usize {
+        self.trim_within(to, TRIM_LIMIT)
+    }
+
+    /// The same with a `LIMIT`, which counts for approximate trims.
+    pub(super) fn trim_within(&mut self, to: TrimTo, limit: usize) -> usize {
         let mut removed = 0;
         while let Some(node) = self.nodes.front() {
             let live = node.live;
@@ -141,7 +146,7 @@ impl Entries {
                 Keep::Newest(length) => self.surplus(length) >= live,
                 Keep::From(id) => node.last < id,
             };
-            if to.approximate && (!whole || removed + live > TRIM_LIMIT) {
+            if to.approximate && (!whole || removed + live > limit) {
                 break;
             }
             let here = match to.keep {

@@ -8,7 +8,9 @@
 mod argument;
 mod blocked;
 mod body;
+mod bound;
 mod claim;
+mod consumers;
 mod delayed;
 mod due;
 mod entries;

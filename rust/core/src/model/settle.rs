@@ -54,7 +54,7 @@ impl HandBack {
 
 impl Stream {
     /// Whether a group has not read the entry yet, or has it pending.
-    fn is_referenced(&self, id: EntryId) -> bool {
+    pub(super) fn is_referenced(&self, id: EntryId) -> bool {
         self.groups.values().any(|group| group.last < id || group.get(id).is_some())
     }
 }

@@ -1,7 +1,10 @@
 //! A model as a `StreamStore`.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+
+use std::time::Duration;
 
 use async_trait::async_trait;
 use parking_lot::RwLock;
@@ -15,7 +18,8 @@ use crate::batch::{Origin, RawBatch};
 use crate::entry::{EntryId, Slot};
 use crate::error::{Error, Result};
 use crate::store::{
-    Abilities, Action, Append, Due, EntryReader, Look, Order, Parked, Pending, Scanned, StreamStore, Verdict,
+    Abilities, Action, Append, Bound, ConsumerRow, Due, EntryReader, Look, Order, Parked, Pending, Scanned,
+    StreamStore, Trimmed, Verdict,
 };
 
 /// Orders that are checked before the first of them is carried out.
@@ -29,6 +33,8 @@ pub struct ModelStore {
     offered: Abilities,
     /// The same, once it was asked.
     found: RwLock<Abilities>,
+    /// Streams whose acknowledged entries are deleted.
+    deleting: RwLock<HashSet<String>>,
     closed: AtomicBool,
 }
 
@@ -48,7 +54,7 @@ impl ModelStore {
 
     /// A client that finds a server which can do less: what it does not offer, it refuses.
     pub fn with_abilities(model: Arc<Model>, offered: Abilities) -> Self {
-        Self { model, offered, found: RwLock::default(), closed: AtomicBool::new(false) }
+        Self { model, offered, found: RwLock::default(), deleting: RwLock::default(), closed: AtomicBool::new(false) }
     }
 
     /// The model it is a client of.
@@ -165,9 +171,10 @@ impl StreamStore for ModelStore {
         orders: &[Order],
         delay_key: &str,
     ) -> Result<Vec<Verdict>> {
+        let deletes = self.deleting.read().contains(&origin.stream);
         self.run(|keyspace| {
             // A key of another type by now holds none of our entries either.
-            let _ = keyspace.xack(&origin.stream, &origin.group, acks);
+            let _ = keyspace.acknowledge(&origin.stream, &origin.group, acks, deletes);
             let mut verdicts = vec![Verdict::Gone; orders.len()];
             for (owner, held) in by_owner(orders, |action| *action == Action::Ack) {
                 let checked: Vec<_> = held.iter().map(|at| &orders[*at]).collect();
@@ -190,6 +197,10 @@ impl StreamStore for ModelStore {
                     Action::Reply(reply) => keyspace.reply(order, reply),
                     Action::Copy | Action::Delay(_) => keyspace.retry(order, delay_key),
                 };
+            }
+            if deletes {
+                let ids: Vec<_> = orders.iter().map(|order| order.token.id()).collect();
+                let _ = keyspace.delete_unneeded(&origin.stream, &ids);
             }
             Ok(verdicts)
         })
@@ -220,6 +231,22 @@ impl StreamStore for ModelStore {
 
     async fn early(&self, origin: &Arc<Origin>, delay_key: &str, claimed: &[Slot]) -> Result<Vec<(EntryId, Parked)>> {
         self.run(|keyspace| keyspace.early(origin, delay_key, claimed))
+    }
+
+    fn delete_acked(&self, stream: &str) {
+        self.deleting.write().insert(stream.to_owned());
+    }
+
+    async fn trim(&self, stream: &str, groups: &[String], bound: Bound, limit: usize) -> Result<Trimmed> {
+        self.run(|keyspace| keyspace.trim_step(stream, groups, bound, limit))
+    }
+
+    async fn consumers(&self, stream: &str, group: &str, living: &[&str]) -> Result<Vec<ConsumerRow>> {
+        self.run(|keyspace| keyspace.consumer_rows(stream, group, living))
+    }
+
+    async fn forget_consumers(&self, stream: &str, group: &str, names: &[&str], idle: Duration) -> Result<Vec<String>> {
+        self.run(|keyspace| keyspace.forget(stream, group, names, idle))
     }
 
     async fn append(&self, entries: &[Append]) -> Result<Vec<Result<EntryId>>> {

@@ -1,5 +1,7 @@
 //! Redis and Valkey as a `StreamStore`.
 
+mod bound;
+mod consumers;
 mod link;
 mod probe;
 mod scan;

@@ -71,10 +71,28 @@ script!(
     /// Returns, of those that were parked, the id and for how many ms it lay (-1: not due yet, and parked again).
     EARLY, "lua/parked.lua" + "lua/early.lua"
 );
+script!(
+    /// KEYS stream; ARGV group, names of living consumers. Makes those heard of that are there; returns the rows of
+    /// `XINFO CONSUMERS` as they were before.
+    CONSUMERS, "lua/consumers.lua"
+);
+script!(
+    /// KEYS stream; ARGV group, idle time in ms, names. Returns the names that were deleted: those with nothing pending
+    /// that were not heard of for so long.
+    FORGET, "lua/forget.lua"
+);
+script!(
+    /// KEYS stream; ARGV `acked`, `length` or `age`, its figure, entries to remove at most, groups that must be there.
+    /// Returns how many were removed, and where none were: how many are too many, and the groups that need them with
+    /// their pending entries and their lag (-1: unknown).
+    TRIM, "lua/trim.lua"
+);
 
 /// Make the server know them all.
 pub(super) async fn load(connection: &mut MultiplexedConnection) -> Result<()> {
-    for script in [&ACK, &RETRY, &REPLY, &RENEW, &RELEASE, &SCAN, &TAKE, &PARK, &DUE, &EARLY] {
+    for script in
+        [&ACK, &RETRY, &REPLY, &RENEW, &RELEASE, &SCAN, &TAKE, &PARK, &DUE, &EARLY, &CONSUMERS, &FORGET, &TRIM]
+    {
         let loaded: ::redis::RedisResult<String> = script.prepare_invoke().load_async(connection).await;
         loaded.map_err(|error| match Error::from(error) {
             Error::Connect(text) if text.starts_with("NOPERM") => {

@@ -1,5 +1,6 @@
 //! `StreamStore` over RESP.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -10,12 +11,13 @@ use parking_lot::RwLock;
 use super::link::Link;
 use super::socket::SocketReader;
 use super::value::{self, integer, items};
-use super::{Address, probe, scripts};
+use super::{Address, bound, probe, scripts};
 use crate::batch::Origin;
 use crate::entry::{EntryId, Slot};
 use crate::error::{Error, Result};
 use crate::store::{
-    Abilities, Action, Append, Due, EntryReader, Look, Order, Parked, Pending, Scanned, StreamStore, Verdict,
+    Abilities, Action, Append, Bound, ConsumerRow, Due, EntryReader, Look, Order, Parked, Pending, Scanned,
+    StreamStore, Trimmed, Verdict,
 };
 
 /// Ids per plain `XACK`.
@@ -32,6 +34,8 @@ pub struct RedisStore {
     /// Publishing: large pipelines of the user's must not delay an ack.
     publish: Link,
     abilities: RwLock<Abilities>,
+    /// Streams whose acknowledged entries are deleted.
+    deleting: RwLock<HashSet<String>>,
 }
 
 impl RedisStore {
@@ -42,6 +46,7 @@ impl RedisStore {
             publish: Link::new(address.clone(), false),
             address,
             abilities: RwLock::default(),
+            deleting: RwLock::default(),
         }
     }
 }
@@ -278,7 +283,12 @@ impl StreamStore for RedisStore {
         delay_key: &str,
     ) -> Result<Vec<Verdict>> {
         let mut pipeline = Pipeline::new();
-        push_acks(&mut pipeline, origin, acks);
+        let deletes = self.deleting.read().contains(&origin.stream);
+        if deletes {
+            bound::push_acks(&mut pipeline, &origin.stream, &origin.group, acks);
+        } else {
+            push_acks(&mut pipeline, origin, acks);
+        }
         let plain = pipeline.len();
         let together = together(orders);
         for group in &together {
@@ -302,6 +312,10 @@ impl StreamStore for RedisStore {
         }
         if pipeline.is_empty() {
             return Ok(verdicts);
+        }
+        if deletes {
+            // What is lost between a script and this is swept up by the trimmer; the replies say nothing of interest.
+            bound::push_deletes(&mut pipeline, &origin.stream, orders);
         }
         let mut replies = self.work.pipeline(&pipeline).await?.into_iter();
         for reply in replies.by_ref().take(plain) {
@@ -388,6 +402,22 @@ impl StreamStore for RedisStore {
         Ok(items(&reply).iter().filter_map(parked).collect())
     }
 
+    fn delete_acked(&self, stream: &str) {
+        self.deleting.write().insert(stream.to_owned());
+    }
+
+    async fn trim(&self, stream: &str, groups: &[String], bound: Bound, limit: usize) -> Result<Trimmed> {
+        self.trim_step(stream, groups, bound, limit).await
+    }
+
+    async fn consumers(&self, stream: &str, group: &str, living: &[&str]) -> Result<Vec<ConsumerRow>> {
+        self.consumer_rows(stream, group, living).await
+    }
+
+    async fn forget_consumers(&self, stream: &str, group: &str, names: &[&str], idle: Duration) -> Result<Vec<String>> {
+        self.forget(stream, group, names, idle).await
+    }
+
     async fn append(&self, entries: &[Append]) -> Result<Vec<Result<EntryId>>> {
         let mut pipeline = Pipeline::with_capacity(entries.len());
         for entry in entries {
@@ -407,12 +437,7 @@ impl StreamStore for RedisStore {
     }
 }
 
-/// The value of a name in a reply that is a map, or an array of names and values.
+/// The text of a name in a reply that is a map, or an array of names and values.
 fn named<'a>(reply: &'a Value, name: &str) -> &'a [u8] {
-    if let Value::Map(pairs) = reply {
-        let pair = pairs.iter().find(|(key, _)| value::bytes(key) == name.as_bytes());
-        return pair.map(|(_, found)| value::bytes(found)).unwrap_or_default();
-    }
-    let mut pairs = items(reply).chunks_exact(2);
-    pairs.find(|pair| value::bytes(&pair[0]) == name.as_bytes()).map(|pair| value::bytes(&pair[1])).unwrap_or_default()
+    value::field(reply, name).map(value::bytes).unwrap_or_default()
 }

@@ -40,6 +40,14 @@ pub(super) fn id(value: &Value) -> Option<EntryId> {
     EntryId::parse(bytes(value))
 }
 
+/// The value of a name in a reply that is a map, or an array of names and values.
+pub(super) fn field<'a>(reply: &'a Value, name: &str) -> Option<&'a Value> {
+    if let Value::Map(pairs) = reply {
+        return pairs.iter().find(|(key, _)| bytes(key) == name.as_bytes()).map(|(_, found)| found);
+    }
+    items(reply).chunks_exact(2).find(|pair| bytes(&pair[0]) == name.as_bytes()).map(|pair| &pair[1])
+}
+
 /// Entries of four elements, as `XREADGROUP CLAIM` and our scan give them.
 pub(super) fn entries(value: &Value, hash_keys: bool) -> RawBatch {
     let mut raw = RawBatch::default();

@@ -9,9 +9,11 @@ use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
+use super::trim::Trimmer;
 use crate::batch::{Origin, Token};
 use crate::entry::EntryId;
 use crate::held::Held;
+use crate::subscription::Subscription;
 
 /// Ids left pending that are remembered, for where a lost group must begin again.
 const MAX_LEFT: usize = 100_000;
@@ -37,6 +39,7 @@ struct Marks {
 #[derive(Debug)]
 pub struct Group {
     members: Mutex<Vec<Weak<Held>>>,
+    subscriptions: Mutex<Vec<Weak<Subscription>>>,
     min_idle: Mutex<Option<Duration>>,
     marks: Mutex<Marks>,
     adopted: Mutex<HashMap<EntryId, (Arc<Origin>, u32)>>,
@@ -49,12 +52,17 @@ pub struct Group {
     pub(super) delayed: Notify,
     /// Held while entries are parked, and while parked ones are taken over.
     pub(super) parking: tokio::sync::Mutex<()>,
+    /// Held by whichever subscription looks after the group's consumers.
+    pub(super) janitor: tokio::sync::Mutex<()>,
+    /// The stream, over all its groups.
+    pub(super) trimmer: Arc<Trimmer>,
 }
 
 impl Default for Group {
     fn default() -> Self {
         Self {
             members: Mutex::default(),
+            subscriptions: Mutex::default(),
             min_idle: Mutex::default(),
             marks: Mutex::default(),
             adopted: Mutex::default(),
@@ -63,6 +71,8 @@ impl Default for Group {
             scan: tokio::sync::Mutex::new(Scan { cursor: EntryId::ZERO, due: Instant::now() }),
             delayed: Notify::new(),
             parking: tokio::sync::Mutex::default(),
+            janitor: tokio::sync::Mutex::default(),
+            trimmer: Arc::default(),
         }
     }
 }
@@ -78,10 +88,20 @@ impl Group {
         *self.min_idle.lock()
     }
 
-    pub(super) fn join(&self, held: &Arc<Held>) {
+    pub(super) fn join(&self, subscription: &Arc<Subscription>) {
         let mut members = self.members.lock();
         members.retain(|member| member.strong_count() > 0);
-        members.push(Arc::downgrade(held));
+        members.push(Arc::downgrade(&subscription.held));
+        let mut subscriptions = self.subscriptions.lock();
+        subscriptions.retain(|subscription| subscription.strong_count() > 0);
+        subscriptions.push(Arc::downgrade(subscription));
+    }
+
+    /// The consumers of this process that are not closed.
+    pub(super) fn living(&self) -> Vec<Arc<Origin>> {
+        let subscriptions = self.subscriptions.lock();
+        let open = subscriptions.iter().filter_map(Weak::upgrade).filter(|one| !one.closed.is_cancelled());
+        open.map(|subscription| Arc::clone(&subscription.origin)).collect()
     }
 
     /// A subscription's loop stopped turning, or turns again.
@@ -185,18 +205,34 @@ impl Group {
 
 /// The groups that subscriptions of one client belong to.
 #[derive(Debug, Default)]
-pub struct Groups(Mutex<HashMap<(String, String), Weak<Group>>>);
+pub struct Groups {
+    groups: Mutex<HashMap<(String, String), Weak<Group>>>,
+    trimmers: Mutex<HashMap<String, Weak<Trimmer>>>,
+}
 
 impl Groups {
     /// The one `Group` of this stream and group name.
     pub fn get(&self, stream: &str, group: &str) -> Arc<Group> {
-        let mut groups = self.0.lock();
+        let mut groups = self.groups.lock();
         let known = groups.entry((stream.to_owned(), group.to_owned())).or_default();
         if let Some(group) = known.upgrade() {
             return group;
         }
-        let group = Arc::new(Group::default());
-        *known = Arc::downgrade(&group);
-        group
+        let trimmer = self.trimmer(stream);
+        let made = Arc::new(Group { trimmer: Arc::clone(&trimmer), ..Group::default() });
+        trimmer.join(group, &made);
+        *known = Arc::downgrade(&made);
+        made
+    }
+
+    fn trimmer(&self, stream: &str) -> Arc<Trimmer> {
+        let mut trimmers = self.trimmers.lock();
+        let known = trimmers.entry(stream.to_owned()).or_default();
+        if let Some(trimmer) = known.upgrade() {
+            return trimmer;
+        }
+        let made = Arc::new(Trimmer::default());
+        *known = Arc::downgrade(&made);
+        made
     }
 }

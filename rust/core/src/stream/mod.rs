@@ -4,11 +4,13 @@
 mod admit;
 mod delay;
 mod group;
+mod janitor;
 mod lease;
 mod reader;
 mod scan;
 mod settings;
 mod settlement;
+mod trim;
 
 use std::sync::atomic::{AtomicBool, AtomicI64};
 use std::sync::{Arc, OnceLock};
@@ -18,6 +20,7 @@ use async_trait::async_trait;
 
 pub use group::{Group, Groups};
 pub use settings::{Mode, StreamSettings};
+pub use trim::Trimmer;
 
 use crate::batch::Token;
 use crate::entry::EntryId;
@@ -25,7 +28,7 @@ use crate::error::{Error, Result};
 use crate::event::Level;
 use crate::settle::Work;
 use crate::source::Source;
-use crate::store::StreamStore;
+use crate::store::{Bound, StreamStore};
 use crate::subscription::Subscription;
 
 /// What a subscription reads, once the server has been asked what it can do.
@@ -100,6 +103,16 @@ impl StreamSource {
                 actual: format!("{} {}", abilities.server, abilities.version),
             });
         }
+        if self.settings.trim == Some(Bound::Acked) && !abilities.xackdel {
+            return Err(Error::TooOld {
+                subscription: format!(
+                    "trim=Trim.acked() of {} (stream {:?})",
+                    subscription.origin.subscription, subscription.origin.stream
+                ),
+                required: "Redis 8.2.0 or later (XACKDEL), or Trim.max_length or Trim.max_age".into(),
+                actual: format!("{} {}", abilities.server, abilities.version),
+            });
+        }
         Ok(Plan { new: mode != Mode::Reclaim, claim, scan: mode != Mode::New })
     }
 }
@@ -147,7 +160,10 @@ impl Source for StreamSource {
         }
         let cursor = self.store.cursor(&origin.stream, &origin.group).await.map_err(refused)?;
         self.group.begins_after(cursor.unwrap_or_default());
-        self.group.join(&subscription.held);
+        self.group.join(subscription);
+        if self.settings.trim == Some(Bound::Acked) {
+            self.store.delete_acked(&origin.stream);
+        }
         // A second opening finds the same server, so the first plan may stand.
         let _ = self.plan.set(plan);
         Ok(())
@@ -171,6 +187,15 @@ impl Source for StreamSource {
     }
 
     async fn tend(&self, subscription: &Arc<Subscription>) {
-        tokio::join!(lease::run(self, subscription), delay::run(self, subscription));
+        tokio::join!(
+            lease::run(self, subscription),
+            delay::run(self, subscription),
+            janitor::run(self, subscription),
+            trim::run(self, subscription),
+        );
+    }
+
+    async fn depart(&self, subscription: &Subscription) {
+        janitor::depart(self, subscription).await;
     }
 }

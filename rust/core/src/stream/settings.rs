@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use crate::backoff::Backoff;
+use crate::store::Bound;
 
 /// Which entries a subscription reads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -45,6 +46,10 @@ pub struct StreamSettings {
     pub delay_key: String,
     /// The consumer name was chosen by the user: entries of an earlier life may be pending under it.
     pub fixed_consumer: bool,
+    /// After how long without a sign of life a consumer of an ended process is deleted.
+    pub forget_after: Duration,
+    /// What the stream is kept within.
+    pub trim: Option<Bound>,
     /// Waits between attempts.
     pub reconnect: Backoff,
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use fastrand::Rng;
 use ruststream_core::header;
-use ruststream_core::store::{Action, Append, Look, Trim, Want};
+use ruststream_core::store::{Action, Append, Bound, Look, Trim, Want};
 
 use crate::side::{DELAYED, HOUR, READERS, STREAM};
 
@@ -43,6 +43,9 @@ pub(crate) enum Step {
     Due { reader: usize, look: Look },
     Early { reader: usize, last: usize },
     Unblock { reader: usize },
+    Consumers { group: &'static str, living: Vec<&'static str> },
+    Forget { group: &'static str, names: Vec<&'static str>, idle: Duration },
+    Trim { groups: Vec<String>, bound: Bound, limit: usize },
     Behind(Behind),
 }
 
@@ -140,6 +143,22 @@ impl Chooser {
         })
     }
 
+    /// What is done now and then: to consumers, and against growth.
+    fn upkeep(&mut self, group: &'static str) -> Step {
+        let names: Vec<_> = ["c1", "c2", "nobody"].into_iter().filter(|_| self.percent(50)).collect();
+        match self.rng.u32(..4) {
+            0 => Step::Consumers { group, living: names },
+            1 => Step::Forget { group, names, idle: self.one(&[Duration::ZERO, HOUR]) },
+            _ => {
+                let lengths = [0, 3, 20, 60].map(Bound::Length);
+                let bound =
+                    self.one(&[&lengths[..], &[Bound::Acked, Bound::Age(HOUR), Bound::Age(Duration::ZERO)]].concat());
+                let groups = ["g", "h"].into_iter().filter(|_| self.percent(30)).map(str::to_owned).collect();
+                Step::Trim { groups, bound, limit: self.one(&[1, 7, 1000]) }
+            }
+        }
+    }
+
     /// The next operation, where there are so many ids and tokens.
     pub(crate) fn step(&mut self, ids: usize, tokens: usize, claims: bool) -> Step {
         if self.text.is_some() && self.percent(10) {
@@ -182,7 +201,8 @@ impl Chooser {
                 look: Look { limit: self.rng.usize(..4), room: self.rng.usize(..3), offset: self.rng.usize(..2) },
             },
             92..=93 => Step::Early { reader, last: self.rng.usize(1..12) },
-            94 => Step::Unblock { reader },
+            94 if self.percent(50) => Step::Unblock { reader },
+            94..=96 => self.upkeep(group),
             _ => self.behind(ids),
         }
     }

@@ -100,6 +100,38 @@ impl Side {
         picks.iter().filter_map(|pick| self.ids.get(pick % self.ids.len().max(1))).copied().collect()
     }
 
+    async fn upkeep(&mut self, step: &Step) -> String {
+        let store = Arc::clone(&self.store);
+        match step {
+            Step::Consumers { group, living } => {
+                let result = store.consumers(STREAM, group, living).await;
+                self.shown(result, |_, rows| {
+                    let rows =
+                        rows.iter().map(|row| format!("{} {} {}", row.name, row.pending, row.inactive.is_some()));
+                    rows.collect::<Vec<_>>().join(", ")
+                })
+            }
+            Step::Forget { group, names, idle } => {
+                let result = store.forget_consumers(STREAM, group, names, *idle).await;
+                self.shown(result, |_, names| names.join(" "))
+            }
+            Step::Trim { groups, bound, limit } => {
+                // How the entries are packed differs, and with it what one step removes; what is left in the end does not.
+                let mut removed = 0;
+                // What was added just now is older than now on both sides.
+                tokio::time::sleep(Duration::from_millis(2)).await;
+                let last = loop {
+                    match store.trim(STREAM, groups, *bound, *limit).await {
+                        Ok(trimmed) if trimmed.removed > 0 => removed += trimmed.removed,
+                        last => break last,
+                    }
+                };
+                self.shown(last, |_, last| format!("{removed} {} {:?}", last.over, last.holders))
+            }
+            _ => String::new(),
+        }
+    }
+
     pub(crate) async fn run(&mut self, step: &Step) -> Shown {
         let store = Arc::clone(&self.store);
         let mut shown = Vec::new();
@@ -171,6 +203,7 @@ impl Side {
                     format!("{cursor} [{deleted}] {}", side.taken(scanned.raw, *reader))
                 }));
             }
+            Step::Consumers { .. } | Step::Forget { .. } | Step::Trim { .. } => shown.push(self.upkeep(step).await),
             Step::Due { reader, look } => {
                 let result = store.due(&origin(*reader), DELAYED, *look, true).await;
                 shown.push(self.shown(result, |side, due| {
