@@ -205,6 +205,23 @@ async def test_what_it_raises_is_the_failure_of_each_element(broker, stream, cap
     assert len(errors(caplog)) == (0 if isinstance(error, Settle) else 1)
 
 
+async def test_an_element_comes_back_after_the_delay_it_was_given(any_server, broker, stream):
+    """Each element has a delay of its own, shorter than min_idle; the others do not wait for it."""
+    seen = []
+
+    async def handle(jobs: list[Job], batch: BatchContext):
+        first = [ctx.delivery_count == 1 for ctx in batch.contexts]
+        seen.extend((job.number, ctx.delivery_count) for job, ctx in zip(jobs, batch.contexts, strict=True))
+        return [retry(after=job.number / 5) if job.number and new else None
+                for job, new in zip(jobs, first, strict=True)]  # fmt: skip
+
+    add_jobs(stream, 0, 1, 2)
+    counts = await handled(broker, 5, handle, batch=3)
+
+    assert seen == [(0, 1), (1, 1), (2, 1), (1, 2), (2, 2)]
+    assert (counts["acked"], stream.pending_ids()) == (3, [])
+
+
 async def test_elements_settled_by_hand_keep_their_outcome(broker, stream):
     """By index, also from the end, or by context; what the handler then says is for the others."""
 
@@ -594,7 +611,7 @@ async def test_in_memory_too():
     """The in-process model gathers the same batches."""
     broker, batches = RedisBroker("memory://batches"), []
 
-    @broker.subscriber(recovering(), batch=4, by_key=True)
+    @broker.subscriber(recovering(), batch=4, batch_wait=1, by_key=True)
     async def handle(jobs: list[Job], batch: BatchContext):
         batches.append([job.number for job in jobs])
         return [drop() if job.number == 2 else None for job in jobs]
