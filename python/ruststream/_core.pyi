@@ -13,6 +13,7 @@ __all__ = [
     "ACKED",
     "ALARM",
     "BUILD_PROFILE",
+    "DEAD_LETTER",
     "DONE",
     "DROP",
     "LEAVE",
@@ -74,6 +75,7 @@ ACK: Final[int]
 DROP: Final[int]
 RETRY: Final[int]
 LEAVE: Final[int]
+DEAD_LETTER: Final[int]
 
 def partition(key: bytes) -> int:
     """Return the partition of a key: `xxh3_64(key) % 1024`."""
@@ -305,6 +307,7 @@ class Consumer:
         fixed_consumer: bool,
         forget_after: float,
         trim: tuple[str, float] | None,
+        dead_letter: str | None = None,
     ) -> Consumer: ...
     @property
     def id(self) -> int:
@@ -348,8 +351,19 @@ class Consumer:
         """Ask for an `ALARM` event in so many seconds of the core's clock."""
     def watch(self, ctx: Context) -> None:
         """Ask for an `ACKED` event once this delivery's outcome is answered."""
-    def settle(self, ctx: Context, outcome: int, delay: float | None = None) -> bool:
-        """Give one delivery its outcome. False: it is not ours any more. Raises `AlreadySettledError`."""
+    def settle(
+        self,
+        ctx: Context,
+        outcome: int,
+        delay: float | None = None,
+        reason: str | None = None,
+        error: bytes | None = None,
+    ) -> bool:
+        """Give one delivery its outcome. False: it is not ours any more. Raises `AlreadySettledError`.
+
+        `delay` is of a retry. `reason` is that of a dead letter, `max-attempts`, `rejected`, `decode-error` or
+        `deleted`, and `error` what its header `x-dead-letter-error` says, cut at 512 bytes.
+        """
     def ack_batch(self, batch: BatchContext) -> None:
         """Acknowledge every element of a batch that was not settled yet."""
     def finish(self, ctx: Context | BatchContext) -> None:
@@ -380,8 +394,8 @@ class Consumer:
     def stats(self) -> dict[str, int]:
         """Counters since the start, and gauges.
 
-        Counters: `read`, `claimed`, `acked`, `dropped`, `retried`, `replied`, `refused`, `left`, `lost`, `released`,
-        `duplicates`, `foreign_copies`, `deleted`, `reads`, `settles`, `read_errors`, `reconnects`.
+        Counters: `read`, `claimed`, `acked`, `dropped`, `dead_lettered`, `retried`, `replied`, `refused`, `left`,
+        `lost`, `released`, `duplicates`, `foreign_copies`, `deleted`, `reads`, `settles`, `read_errors`, `reconnects`.
         Gauges: `queued`, `running`, `unsettled` (outcomes without an answer), `in_flight`.
         """
     def unsettled(self) -> list[EntryId]:

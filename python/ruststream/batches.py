@@ -26,8 +26,8 @@ class Deliveries(Protocol):
     def returned(self, ctx: Context, value: object) -> None:
         """The handler returned this for one delivery."""
 
-    def settle(self, ctx: Context, outcome: Outcome) -> None:
-        """Settle one delivery."""
+    def settle(self, ctx: Context, outcome: Outcome, error: BaseException | None = None) -> None:
+        """Settle one delivery, because of this error where there is one."""
 
     def judged(self, where: str, error: BaseException) -> Outcome:
         """Log a failure, and return its outcome."""
@@ -63,7 +63,7 @@ class Batches:
         elif batch.settled and isinstance(error, Exception):
             _log.error("%s: the handler failed after all was settled", self.where(batch), exc_info=error)
         else:
-            self._settle_all(batch, self._subscription.judged(self.where(batch), error))
+            self._settle_all(batch, self._subscription.judged(self.where(batch), error), error)
 
     def where(self, batch: BatchContext) -> str:
         """Name a batch, for the log."""
@@ -100,7 +100,7 @@ class Batches:
         _log.error("%s: the handler returned %s; %s. All stay pending", self.where(batch), why, _POSSIBLE)
         return False
 
-    def _settle_all(self, batch: BatchContext, outcome: Outcome) -> None:
+    def _settle_all(self, batch: BatchContext, outcome: Outcome, error: BaseException | None = None) -> None:
         for ctx in batch.contexts:
             if not ctx.settled:
-                self._subscription.settle(ctx, outcome)
+                self._subscription.settle(ctx, outcome, error)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from ruststream.errors import ConfigError
@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from ruststream.redis.trim import Trim
 
 Action: TypeAlias = Callable[[Subscription], Coroutine[Any, Any, object]]
+
+_Where: TypeAlias = tuple[str, str]
+"""A broker's address and a stream."""
 
 _log: Final = logging.getLogger("ruststream.app")
 
@@ -206,6 +209,7 @@ class Life:
             left = stats.get("left", 0) + len(subscription.unsettled())
             parts.append(
                 f"{subscriber.name}: acked {stats.get('acked', 0)}, dropped {stats.get('dropped', 0)}, "
+                f"dead-lettered {stats.get('dead_lettered', 0)}, "
                 f"retried {stats.get('retried', 0)}, "
                 f"released {stats.get('released', 0)}, left pending {left}"
             )
@@ -221,7 +225,7 @@ def resolved(brokers: Iterable[RedisBroker]) -> list[tuple[RedisBroker, Subscrib
 
     Raises:
         ConfigError: two subscriptions want their group to begin at different entries, or their stream to be trimmed in
-            different ways, or replies go round in a circle.
+            different ways, or replies or dead letters go round in a circle.
     """
     pairs = [(broker, subscriber) for broker in brokers for subscriber in broker.subscribers]
     groups: dict[tuple[str, str, str], list[Subscriber]] = {}
@@ -255,16 +259,33 @@ def _warn_of_shares(group: Iterable[Subscriber]) -> None:
 
 
 def _refuse_cycles(pairs: Iterable[tuple[RedisBroker, Subscriber]]) -> None:
-    """Refuse replies that would come back to the stream they answer: each message would be handled without end."""
-    ways: dict[tuple[str, str], list[tuple[tuple[str, str], str]]] = {}
+    """Refuse replies, and dead letters, that would come back to the stream they began in: they would never rest."""
+    replies: dict[_Where, list[tuple[_Where, str]]] = {}
+    letters: dict[_Where, list[tuple[_Where, str]]] = {}
     for broker, subscriber in pairs:
+        start, name = (broker.address, subscriber.stream), subscriber.name
         for stream in sorted(subscriber.replies.known):
-            way = ((broker.address, stream), subscriber.name)
-            ways.setdefault((broker.address, subscriber.stream), []).append(way)
-    clear: set[tuple[str, str]] = set()
+            replies.setdefault(start, []).append(((broker.address, stream), name))
+        if subscriber.dead_letter is not None:
+            letters.setdefault(start, []).append(((broker.address, subscriber.dead_letter), name))
+    if (found := _circle(replies)) is not None:
+        raise ConfigError(
+            f"the replies of {found[0]} go round in a circle ({found[1]}): each message would be handled without end; "
+            "send them elsewhere, or publish by ctx.publish where the handler knows when to stop"
+        )
+    if (found := _circle(letters)) is not None:
+        raise ConfigError(
+            f"the dead letters of {found[0]} go round in a circle ({found[1]}): one that nobody can handle would never "
+            "rest; leave dead_letter out of one of them"
+        )
+
+
+def _circle(ways: Mapping[_Where, Sequence[tuple[_Where, str]]]) -> tuple[str, str] | None:
+    """Return the names of subscriptions that lead round in a circle, and the circle; None where there is none."""
+    clear: set[_Where] = set()
     for start, first in ways.items():
         # Depth first: what is on the path when it is met again is a circle.
-        path: list[tuple[str, str]] = [start]
+        path = [start]
         names: list[str] = []
         waiting = [iter(first)] if start not in clear else []
         while waiting:
@@ -278,15 +299,12 @@ def _refuse_cycles(pairs: Iterable[tuple[RedisBroker, Subscriber]]) -> None:
             if where in path:
                 at = path.index(where)
                 circle = " -> ".join([stream for _, stream in path[at:]] + [where[1]])
-                raise ConfigError(
-                    f"the replies of {', '.join([*names[at:], name])} go round in a circle ({circle}): each message "
-                    "would be handled without end; send them elsewhere, or publish by ctx.publish where the handler "
-                    "knows when to stop"
-                )
+                return ", ".join([*names[at:], name]), circle
             if where in ways and where not in clear:
                 path.append(where)
                 names.append(name)
                 waiting.append(iter(ways[where]))
+    return None
 
 
 def _recovered_after(group: Iterable[Subscriber]) -> float | None:

@@ -81,6 +81,20 @@ def dead_letter(why: str | None = None) -> Outcome:
     return Outcome("dead_letter", reason=why)
 
 
+def cause_text(outcome: Outcome, error: BaseException | None) -> bytes | None:
+    """Return what a dead letter says of its cause: the error's type and text, and why, where the outcome says so."""
+    if error is None:
+        return None if outcome.reason is None else outcome.reason.encode("utf-8", "replace")
+    try:
+        text = str(error)
+    except Exception:  # noqa: BLE001 - the user's class: what it does wrong must not keep its entry
+        text = "(its text can't be told)"
+    text = f"{type(error).__name__}: {text}" if text else type(error).__name__
+    if outcome.reason is not None:
+        text = f"{text} ({outcome.reason})"
+    return text.encode("utf-8", "replace")
+
+
 class Settle(BaseException):
     """Ends the handler with an outcome: `raise Settle(retry())`.
 

@@ -111,6 +111,10 @@ class ErrorPolicy:
         found = self._of_class(type(error))
         return default if found is None else found
 
+    def outcomes(self) -> list[Outcome]:
+        """Return every outcome it can say."""
+        return [self._default, *self._by_class.values()]
+
     def _of_class(self, cls: type[BaseException]) -> Outcome | None:
         try:
             return self._found[cls]
@@ -150,10 +154,6 @@ def available(outcome: object, option: str) -> Outcome:
     """
     if not isinstance(outcome, Outcome):
         raise ConfigError(f"{option} must be an outcome such as leave() or retry(), not {outcome!r}")
-    if outcome.kind == "dead_letter":
-        raise ConfigError(
-            f"{option}: {outcome!r} is not available in this version; take ack(), drop(), retry() or leave()"
-        )
     return outcome
 
 

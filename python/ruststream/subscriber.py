@@ -11,7 +11,7 @@ from ruststream.context import Context
 from ruststream.errors import ConfigError, DecodeError
 from ruststream.handler import HandlerPlan, make_plan
 from ruststream.option import Duration, name_text, refuse_unknown, seconds, whole
-from ruststream.outcome import Outcome, leave
+from ruststream.outcome import Outcome, dead_letter, leave
 from ruststream.policy import Backoff, ErrorPolicy, available
 from ruststream.publisher import Publishes
 from ruststream.reply import Replies, ReplyRule
@@ -63,10 +63,13 @@ class SubscriberOptions(TypedDict, total=False):
     on_error: Mapping[type[Exception], Outcome] | Outcome | None
     """The outcome of an exception, by class. Default: `leave()`."""
     on_decode_error: Outcome | None
-    """The outcome of a payload, or of a header asked for by type, that does not decode. Default: `leave()`."""
+    """The outcome of a payload, or of a header asked for by type, that does not decode. Default: `dead_letter()` where
+    there is a stream for it, else `leave()`."""
     timeout: Duration | None
     """Seconds a handler may run; then it is cancelled, and `TimeoutError` goes through `on_error`. A `def` handler
     can't be cancelled: its entry is held until it returns. Default None: as long as it takes."""
+    dead_letter: str | None
+    """The stream that takes what is given up: copied there and acknowledged in one step. Default None."""
     backoff: Backoff | None
     """The wait before a `retry()` without a delay, by how often the entry was delivered. Default None: what the
     source's mode says."""
@@ -116,6 +119,8 @@ class Subscriber:
     """The outcome of a delivery that raises `DecodeError` before its handler is called."""
     timeout: float | None
     """Seconds a handler may run; None for as long as it takes."""
+    dead_letter: str | None
+    """The stream of dead letters."""
     backoff: Backoff | None
     """The wait before a `retry()` without a delay; None leaves it to the mode."""
     renew_stalled: float | None
@@ -178,8 +183,12 @@ class Registration:
         codec = options.get("codec")
         self._codec = None if codec is None else codec_of(codec)
         self._on_error = ErrorPolicy(options.get("on_error"))
-        on_decode_error = options.get("on_decode_error")
-        self._on_decode_error = leave() if on_decode_error is None else available(on_decode_error, "on_decode_error")
+        given = options.get("dead_letter")
+        self._dead_letter = None if given is None else name_text(given, "dead_letter")
+        self._on_decode_error = dead_letter() if self._dead_letter is not None else leave()
+        if (on_decode_error := options.get("on_decode_error")) is not None:
+            self._on_decode_error = available(on_decode_error, "on_decode_error")
+        _check_paths(self._dead_letter, on_error=self._on_error.outcomes(), on_decode_error=[self._on_decode_error])
         self._timeout = _above_zero(options, "timeout")
         self._backoff = _backoff(options.get("backoff"))
         self._renew_stalled = _above_zero(options, "renew_stalled")
@@ -202,6 +211,10 @@ class Registration:
         Raises:
             ConfigError: the codec can't decode into the handler's type.
         """
+        if self._dead_letter is not None and self._dead_letter in (source.stream, source.delay_key):
+            raise ConfigError(
+                f"dead_letter must be a stream of its own, not {self._dead_letter!r}, which the subscriber uses"
+            )
         chosen = self._codec or codec
         batch = self._batch is not None
         plan = make_plan(self.signature, chosen, source.fields, self._workers, batch=batch, broker=broker)
@@ -225,6 +238,7 @@ class Registration:
             on_error=self._on_error,
             on_decode_error=self._on_decode_error,
             timeout=self._timeout,
+            dead_letter=self._dead_letter,
             backoff=self._backoff,
             renew_stalled=renew_stalled,
             replies=self._replies.of(chosen, prefix),
@@ -250,6 +264,13 @@ def _in_flight(value: object, workers: int, batch: int) -> int | None:
 def _above_zero(options: Mapping[str, Any], name: str) -> float | None:
     value = options.get(name)
     return None if value is None else seconds(value, name, zero=False)
+
+
+def _check_paths(stream: str | None, **outcomes: list[Outcome]) -> None:
+    """Refuse options that name `dead_letter()` where there is no stream for it."""
+    for option, named in outcomes.items():
+        if stream is None and any(outcome.kind == "dead_letter" for outcome in named):
+            raise ConfigError(f'{option} names dead_letter(): say where to, for example dead_letter="payments.dlq"')
 
 
 def _by_key(value: object) -> bool | KeyFunction:

@@ -10,12 +10,12 @@ from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakValueDictionary
 
-from ruststream._core import ACK, DROP, LEAVE, RETRY, BatchContext, Consumer, Context, EntryId
+from ruststream._core import ACK, DEAD_LETTER, DROP, LEAVE, RETRY, BatchContext, Consumer, Context, EntryId
 from ruststream.batches import Batches
 from ruststream.context import HeadersView
 from ruststream.errors import DecodeError, RustStreamError
 from ruststream.lane import Lane
-from ruststream.outcome import Outcome, leave
+from ruststream.outcome import Outcome, cause_text, leave
 from ruststream.policy import leaves, said_by
 from ruststream.timeouts import Timeout
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 _log: Final = logging.getLogger("ruststream.subscription")
 
-_CODES: Final = {"ack": ACK, "drop": DROP, "retry": RETRY, "leave": LEAVE, "dead_letter": LEAVE}
+_CODES: Final = {"ack": ACK, "drop": DROP, "retry": RETRY, "leave": LEAVE, "dead_letter": DEAD_LETTER}
 
 
 class Subscription:
@@ -89,6 +89,7 @@ class Subscription:
             fixed_consumer=source.consumer is not None,
             forget_after=source.forget_after,
             trim=None if source.trim is None else (source.trim.policy, source.trim.figure),
+            dead_letter=subscriber.dead_letter,
         )
         self.consumer_core.bind(
             self, subscriber.plan.invoke, subscriber.key_of, _direct(subscriber.plan), _batch(subscriber)
@@ -238,7 +239,7 @@ class Subscription:
         else:
             outcome = self.judged(self.where(ctx), error)
             if not ctx.settled:
-                self.settle(ctx, outcome)
+                self.settle(ctx, outcome, error)
 
     def judged(self, where: str, error: BaseException) -> Outcome:
         """Log a failure, and return its outcome."""
@@ -267,8 +268,8 @@ class Subscription:
 
     # What `Context` leaves to Python.
 
-    def settle(self, ctx: Context, outcome: Outcome) -> None:
-        """Settle a delivery. Raises `AlreadySettledError` at the second time."""
+    def settle(self, ctx: Context, outcome: Outcome, error: BaseException | None = None) -> None:
+        """Settle a delivery, because of this error where there is one. Raises `AlreadySettledError` the second time."""
         if not isinstance(outcome, Outcome):
             raise TypeError(f"settle takes an outcome such as ack() or retry(), not {outcome!r}")
         if outcome.kind != "ack" and self._callbacks:
@@ -277,9 +278,23 @@ class Subscription:
         if outcome.kind == "retry" and delay is None and self._subscriber.backoff is not None:
             delay = self._subscriber.backoff.delay(ctx.delivery_count, self.jitter)
         if outcome.kind == "dead_letter":
-            _log.error("%s: %r is not available in this version; the entry stays pending", self.where(ctx), outcome)
-        if not self.consumer_core.settle(ctx, _CODES[outcome.kind], delay):
+            ours = self._dead_letter(ctx, outcome, error)
+        else:
+            ours = self.consumer_core.settle(ctx, _CODES[outcome.kind], delay)
+        if not ours:
             _log.warning("%s: another consumer owns the entry by now, %r was not sent", self.where(ctx), outcome)
+
+    def _dead_letter(self, ctx: Context, outcome: Outcome, error: BaseException | None) -> bool:
+        if self._subscriber.dead_letter is None:
+            _log.error(
+                "%s: %r, but the subscription has no dead_letter= stream. The entry stays pending; say where to, for "
+                'example dead_letter="payments.dlq"',
+                self.where(ctx),
+                outcome,
+            )
+            return self.consumer_core.settle(ctx, LEAVE)
+        reason = "decode-error" if isinstance(error, DecodeError) else "rejected"
+        return self.consumer_core.settle(ctx, DEAD_LETTER, reason=reason, error=cause_text(outcome, error))
 
     def make_headers(self, ctx: Context) -> HeadersView:
         """Return the headers of a delivery."""

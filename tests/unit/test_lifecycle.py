@@ -93,7 +93,10 @@ async def test_a_clean_drain_stops_all_before_it_waits_for_one(subscriptions, li
     ]
     (record,) = caplog.records
     assert record.getMessage().startswith("drain complete in 0.0")
-    assert "s0: acked 10, dropped 0, retried 2, released 3, left pending 1; s1: acked" in record.getMessage()
+    assert (
+        "s0: acked 10, dropped 0, dead-lettered 0, retried 2, released 3, left pending 1; s1: acked"
+        in record.getMessage()
+    )
 
 
 async def test_handlers_get_the_time_they_need(subscriptions, life):

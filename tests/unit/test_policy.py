@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from ruststream.errors import ConfigError
 from ruststream.outcome import Settle, ack, dead_letter, drop, leave, retry
-from ruststream.policy import Backoff, ErrorPolicy, available, safest
+from ruststream.policy import Backoff, ErrorPolicy, safest
 
 
 def test_waits_grow_up_to_the_maximum():
@@ -140,13 +140,3 @@ def test_something_else_than_classes_and_outcomes_is_refused(on_error):
 def test_what_ends_the_process_can_not_be_mapped(cls):
     with pytest.raises(ConfigError, match=cls.__name__):
         ErrorPolicy({cls: retry()})
-
-
-@pytest.mark.parametrize("outcome", [dead_letter(), dead_letter("x")])
-def test_what_this_version_can_not_do_is_refused_at_once(outcome):
-    with pytest.raises(ConfigError, match="not available in this version"):
-        available(outcome, "on_decode_error")
-    with pytest.raises(ConfigError, match="on_error"):
-        ErrorPolicy(outcome)
-    with pytest.raises(ConfigError, match=r"on_error\[ValueError\]"):
-        ErrorPolicy({ValueError: outcome})

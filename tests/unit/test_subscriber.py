@@ -98,6 +98,9 @@ def test_a_backoff_is_kept_in_every_mode():
         ("on_error", {ValueError: dead_letter()}),
         ("on_decode_error", "drop"),
         ("on_decode_error", dead_letter("x")),
+        ("dead_letter", ""),
+        ("dead_letter", True),
+        ("dead_letter", b"payments.dlq"),
         ("backoff", 3),
         ("timeout", 0),
         ("timeout", -1),
@@ -118,10 +121,31 @@ def test_fewer_in_flight_than_workers_is_refused():
         subscriber_of(max_in_flight=2, workers=3)
 
 
-@pytest.mark.parametrize("option", ["order", "max_attempts", "dead_letter", "wokers"])
+@pytest.mark.parametrize("option", ["order", "max_attempts", "wokers"])
 def test_an_option_that_there_is_not_is_refused(option):
     with pytest.raises(ConfigError, match=f"a subscriber has no option {option}"):
         subscriber_of(**{option: 1})
+
+
+def test_what_does_not_decode_is_a_dead_letter_where_there_is_a_stream_for_it():
+    """Unless on_decode_error says otherwise."""
+    assert subscriber_of().on_decode_error is leave()
+    assert subscriber_of(dead_letter="payments.dlq").on_decode_error is dead_letter()
+    assert subscriber_of(dead_letter="payments.dlq", on_decode_error=leave()).on_decode_error is leave()
+
+
+def test_dead_letter_may_be_named_where_there_is_a_stream_for_it():
+    made = subscriber_of(dead_letter="payments.dlq", on_error={ValueError: dead_letter()})
+    assert made.on_error.outcome(ValueError()) is dead_letter()
+    for options in ({"on_error": {ValueError: dead_letter()}}, {"on_decode_error": dead_letter()}):
+        with pytest.raises(ConfigError, match=r'say where to, for example dead_letter="payments\.dlq"'):
+            subscriber_of(**options)
+
+
+@pytest.mark.parametrize("name", ["payments", "{payments}:ledger:delayed"])
+def test_dead_letters_go_to_a_stream_of_their_own(name):
+    with pytest.raises(ConfigError, match="a stream of its own"):
+        subscriber_of(dead_letter=name)
 
 
 def test_a_decorator_that_was_not_called_is_explained():

@@ -17,6 +17,11 @@ pub const CORRELATION_ID: &[u8] = b"h:correlation-id";
 /// Headers measured on read. They are never trusted from the wire and never copied.
 pub const MEASURED: [&[u8]; 2] = [b"h:redis-delivery-count", b"h:redis-idle-ms"];
 
+/// The prefix of a dead letter's own headers, as fields.
+pub const LETTER: &[u8] = b"h:x-dead-letter-";
+/// The id that an entry had before it was copied or replayed, as a field.
+pub const ORIGINAL_ID: &[u8] = b"h:x-original-entry-id";
+
 /// What the reader needs to know of an entry beside its bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Known {
@@ -48,6 +53,11 @@ pub fn is_rewritten(name: &[u8]) -> bool {
         || matches!(known(name), Some(Known::RetryCount | Known::RetryGroup))
 }
 
+/// Whether a field is one of a dead letter's own headers.
+pub fn is_of_letter(name: &[u8]) -> bool {
+    name.get(..LETTER.len()).is_some_and(|start| start.eq_ignore_ascii_case(LETTER))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -67,5 +77,13 @@ mod tests {
     fn a_copy_leaves_out_what_is_measured_or_rewritten() {
         assert!(is_rewritten(b"h:redis-idle-ms") && is_rewritten(RETRY_COUNT) && is_rewritten(RETRY_GROUP));
         assert!(!is_rewritten(PAYLOAD) && !is_rewritten(KEY));
+    }
+
+    #[test]
+    fn the_headers_of_a_dead_letter_are_known_by_their_beginning() {
+        assert!(is_of_letter(b"h:x-dead-letter-reason") && is_of_letter(b"h:X-Dead-Letter-Time-Ms"));
+        for other in [&b""[..], b"h:x-dead-lette", b"x-dead-letter-reason", ORIGINAL_ID] {
+            assert!(!is_of_letter(other));
+        }
     }
 }

@@ -18,6 +18,7 @@ pub mod header;
 pub mod held;
 pub mod inbox;
 pub mod lanes;
+pub mod letter;
 pub mod model;
 pub mod partition;
 pub mod publish;

@@ -10,6 +10,7 @@ use tokio::sync::Notify;
 use crate::backoff::{Backoff, Quiet};
 use crate::batch::Token;
 use crate::event::{Event, Level};
+use crate::letter::Letter;
 use crate::store::Append;
 use crate::subscription::Subscription;
 
@@ -24,6 +25,8 @@ pub enum Outcome {
     Retry(Option<Duration>),
     /// Left pending for whoever recovers it.
     Leave,
+    /// Given up: a letter is written in its place.
+    DeadLetter(Arc<Letter>),
     /// Handled, and this is to be added to a stream in the same step.
     Reply(Arc<Append>),
 }

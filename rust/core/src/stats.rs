@@ -49,6 +49,8 @@ counters! {
     acked,
     /// Dropped, and answered by the server.
     dropped,
+    /// Given up, and a letter written in their place.
+    dead_lettered,
     /// Asked to be retried.
     retried,
     /// Of the acknowledged ones, those whose reply was published in the same step.

@@ -11,7 +11,8 @@ use async_trait::async_trait;
 
 use crate::batch::{Origin, RawBatch, Token};
 use crate::entry::{EntryId, Slot};
-use crate::error::Result;
+use crate::error::{Error, Result};
+use crate::letter::Letter;
 
 /// What the connected server can do, found by asking it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -67,6 +68,19 @@ pub enum Pending {
     },
 }
 
+/// Which step of a scan over a pending list is to be taken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Page<'a> {
+    /// Behind which id it begins.
+    pub cursor: EntryId,
+    /// Entries at most.
+    pub count: usize,
+    /// Compute partitions.
+    pub hash_keys: bool,
+    /// The stream that gets a letter for each entry whose body is gone; none: they are acknowledged.
+    pub dead_letter: Option<&'a str>,
+}
+
 /// One bounded step of a scan over a pending list.
 #[derive(Debug, Default)]
 pub struct Scanned {
@@ -76,6 +90,8 @@ pub struct Scanned {
     pub cursor: Option<EntryId>,
     /// Pending entries whose body is gone; they are off the list now.
     pub deleted: Vec<EntryId>,
+    /// How many more of them there were whose letter the server refused, and why; they are still pending.
+    pub refused: Option<(usize, Error)>,
 }
 
 /// What to do with one entry, after checking that it is still its holder's.
@@ -109,6 +125,20 @@ pub enum Action {
     },
     /// A reply to a stream's end, and off the pending list, in one step.
     Reply(Arc<Append>),
+    /// A letter in its place, and off the pending list, in one step.
+    Bury(Arc<Letter>),
+}
+
+/// Fields of the largest entry that is copied: a server's script can take no more, since Lua's stack ends near 8,000
+/// strings.
+pub(crate) const MAX_COPY: usize = 3500;
+
+/// The fields of a copy, unless they are too many.
+pub(crate) fn copyable(fields: Vec<(Vec<u8>, Vec<u8>)>) -> Result<Vec<(Vec<u8>, Vec<u8>)>> {
+    if fields.len() > MAX_COPY {
+        return Err(Error::Server(format!("an entry of {} fields is too large to be copied", fields.len())));
+    }
+    Ok(fields)
 }
 
 /// What became of an order.
@@ -121,7 +151,7 @@ pub enum Verdict {
     /// Someone else owns it.
     Taken,
     /// The server refused it; the entry is still pending.
-    Refused(crate::error::Error),
+    Refused(Error),
 }
 
 /// One look at the delayed entries that are due.
@@ -131,6 +161,8 @@ pub struct Look {
     pub limit: usize,
     /// Parked entries to take over, at most.
     pub room: usize,
+    /// Leave entries whose body is gone pending: the scan that finds them writes their letters.
+    pub keeps_bodiless: bool,
     /// Members to pass over: an earlier look has seen them, and they stay.
     pub offset: usize,
 }
@@ -254,15 +286,8 @@ pub trait StreamStore: Send + Sync + std::fmt::Debug + 'static {
     async fn open_reader(&self, origin: &Arc<Origin>, hash_keys: bool) -> Result<Box<dyn EntryReader>>;
     /// End a reader's blocked read early; its reply still comes.
     async fn unblock(&self, reader: i64) -> Result<()>;
-    /// Take over pending entries from `cursor` on, `count` at most.
-    async fn scan(
-        &self,
-        origin: &Arc<Origin>,
-        which: &Pending,
-        cursor: EntryId,
-        count: usize,
-        hash_keys: bool,
-    ) -> Result<Scanned>;
+    /// Take over pending entries, one page of them.
+    async fn scan(&self, origin: &Arc<Origin>, which: &Pending, page: Page<'_>) -> Result<Scanned>;
     /// Acknowledge ids without a check, and carry out owner-checked orders, in one round trip. One verdict per order.
     async fn settle(
         &self,

@@ -27,7 +27,7 @@ use ruststream_core::model::{Model, ModelStore, Range};
 use ruststream_core::redis::{Address, RedisStore};
 use ruststream_core::store::Abilities;
 use server::Server;
-use side::{DELAYED, STREAM, Side};
+use side::{DELAYED, LETTERS, STREAM, Side};
 
 /// Steps between two looks at everything.
 const LOOK: u64 = 10;
@@ -97,6 +97,7 @@ impl Pair {
         if there != here {
             return Err(format!("entries\n  server: {there}\n  model:  {here}"));
         }
+        self.look_at_letters()?;
         for group in ["g", "h"] {
             let rows = self.server.ask(&["XPENDING", STREAM, group, "-", "+", "10000"]);
             let mut there = Vec::new();
@@ -115,6 +116,25 @@ impl Pair {
         Ok(())
     }
 
+    /// Compare the dead letters, field by field.
+    fn look_at_letters(&mut self) -> std::result::Result<(), String> {
+        let mut there = Vec::new();
+        for row in self.server.ask(&["XRANGE", LETTERS, "-", "+"]).items() {
+            let fields = row.items()[1].items();
+            there.push(fields.chunks(2).map(|pair| letter_field(&mut self.redis, pair)).collect::<Vec<_>>());
+        }
+        let bodies = self.inside.run(|keys| keys.xrange(LETTERS, Range::ALL, None)).unwrap_or_default();
+        let mut here = Vec::new();
+        for body in bodies {
+            let pairs: Vec<_> = body.fields().map(|(name, value)| [name, value].map(Reply::text)).collect();
+            here.push(pairs.iter().map(|pair| letter_field(&mut self.model, pair)).collect::<Vec<_>>());
+        }
+        if there == here {
+            return Ok(());
+        }
+        Err(format!("letters\n  server: {there:?}\n  model:  {here:?}"))
+    }
+
     async fn step(&mut self, step: &Step) -> std::result::Result<(), String> {
         if let Step::Behind(what) = step {
             self.behind(what);
@@ -125,6 +145,17 @@ impl Pair {
         }
         Ok(())
     }
+}
+
+/// A field of a letter, its entry's id by number, without the time.
+fn letter_field(side: &mut Side, pair: &[Reply]) -> String {
+    let [name, value] = pair else { panic!("a name and a value: {pair:?}") };
+    let value = match name.words().as_str() {
+        "h:x-dead-letter-entry-id" => side.name(EntryId::parse(value.words().as_bytes()).unwrap_or_default()),
+        "h:x-dead-letter-time-ms" => "some".into(),
+        _ => format!("{value:?}"),
+    };
+    format!("{name:?}={value}")
 }
 
 fn number(name: &str) -> Option<u64> {

@@ -88,6 +88,7 @@ impl World {
             by_key: false,
             renew_stalled: None,
             delay_key: format!("{{s}}:{group}:delayed"),
+            dead_letter: None,
             fixed_consumer: consumer == "fixed",
             forget_after: AFTER,
             trim,

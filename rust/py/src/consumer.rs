@@ -17,6 +17,7 @@ use ruststream_core::gather::Gather;
 use ruststream_core::header;
 use ruststream_core::held::Held;
 use ruststream_core::lanes::Lanes;
+use ruststream_core::letter::{Letter, Reason};
 use ruststream_core::settle::{Outcome, Settler};
 use ruststream_core::store::{Append, Bound as Within};
 use ruststream_core::stream::{Mode, StreamSettings, StreamSource};
@@ -36,9 +37,11 @@ const ACK: u8 = 0;
 const DROP: u8 = 1;
 const RETRY: u8 = 2;
 const LEAVE: u8 = 3;
+const DEAD_LETTER: u8 = 4;
 
 /// The outcomes, by their names in the module.
-pub(crate) const OUTCOMES: [(&str, u8); 4] = [("ACK", ACK), ("DROP", DROP), ("RETRY", RETRY), ("LEAVE", LEAVE)];
+pub(crate) const OUTCOMES: [(&str, u8); 5] =
+    [("ACK", ACK), ("DROP", DROP), ("RETRY", RETRY), ("LEAVE", LEAVE), ("DEAD_LETTER", DEAD_LETTER)];
 
 /// One queued delivery, and the key that was computed for it, or why it could not be.
 pub(crate) struct Queued {
@@ -67,6 +70,7 @@ pub(crate) struct Consumer {
     by_key: bool,
     /// The reader waits for room for so many entries.
     reads_at: usize,
+    dead_letter: Option<Arc<str>>,
     reconnect: Backoff,
     /// Cancelled once the reader has returned.
     reader_done: CancellationToken,
@@ -78,7 +82,7 @@ impl Consumer {
     #[new]
     #[pyo3(signature = (engine, client, *, name, stream, group, consumer, mode, min_idle, count, block, start_id,
                         start_at, create_group, recreate_group, max_in_flight, by_key, renew_stalled, delay_key,
-                        fixed_consumer, forget_after, trim))]
+                        fixed_consumer, forget_after, trim, dead_letter=None))]
     #[expect(clippy::too_many_arguments, clippy::fn_params_excessive_bools, reason = "keyword arguments of one caller")]
     fn new(
         py: Python<'_>,
@@ -103,6 +107,7 @@ impl Consumer {
         fixed_consumer: bool,
         forget_after: f64,
         trim: Option<(String, f64)>,
+        dead_letter: Option<&str>,
     ) -> PyResult<Self> {
         let mode = match mode {
             "new" => Mode::New,
@@ -112,6 +117,7 @@ impl Consumer {
             other => return Err(errors::config(py, &format!("there is no read mode {other:?}"))),
         };
         let trim = trim.map(|(policy, figure)| bound(py, &policy, figure)).transpose()?;
+        let dead_letter: Option<Arc<str>> = dead_letter.map(Into::into);
         let shared = client.groups.get(&stream, &group);
         let settings = StreamSettings {
             mode,
@@ -125,6 +131,7 @@ impl Consumer {
             by_key,
             renew_stalled: renew_stalled.map(seconds),
             delay_key,
+            dead_letter: dead_letter.clone(),
             fixed_consumer,
             forget_after: seconds(forget_after),
             trim,
@@ -149,6 +156,7 @@ impl Consumer {
             acks: Mutex::default(),
             by_key,
             reads_at: count.max(1).div_ceil(2),
+            dead_letter,
             reconnect: client.reconnect.clone(),
             reader_done: CancellationToken::new(),
             started: Mutex::new(false),
@@ -236,14 +244,23 @@ impl Consumer {
     }
 
     /// Give one delivery its outcome. False: it is not ours any more.
-    #[pyo3(signature = (ctx, outcome, delay=None))]
-    fn settle(&self, py: Python<'_>, ctx: &Bound<'_, Context>, outcome: u8, delay: Option<f64>) -> PyResult<bool> {
+    #[pyo3(signature = (ctx, outcome, delay=None, reason=None, error=None))]
+    fn settle(
+        &self,
+        py: Python<'_>,
+        ctx: &Bound<'_, Context>,
+        outcome: u8,
+        delay: Option<f64>,
+        reason: Option<&str>,
+        error: Option<&[u8]>,
+    ) -> PyResult<bool> {
         let token = &ctx.get().token;
         let outcome = match outcome {
             ACK => Outcome::Ack,
             DROP => Outcome::Drop,
             RETRY => Outcome::Retry(delay.map(seconds)),
             LEAVE => Outcome::Leave,
+            DEAD_LETTER => Outcome::DeadLetter(self.letter(reason.unwrap_or_default(), error)?),
             other => return Err(PyRuntimeError::new_err(format!("there is no outcome {other}"))),
         };
         self.give(py, token, outcome)
@@ -407,6 +424,16 @@ impl Consumer {
 }
 
 impl Consumer {
+    fn letter(&self, reason: &str, error: Option<&[u8]>) -> PyResult<Arc<Letter>> {
+        const REASONS: [Reason; 4] = [Reason::MaxAttempts, Reason::Rejected, Reason::DecodeError, Reason::Deleted];
+        let known = REASONS.into_iter().find(|known| known.as_str() == reason);
+        match (&self.dead_letter, known) {
+            (Some(to), Some(reason)) => Ok(Letter::new(to, reason, error)),
+            (None, _) => Err(PyRuntimeError::new_err("the consumer has no dead-letter stream")),
+            (_, None) => Err(PyRuntimeError::new_err(format!("there is no reason {reason:?} for a dead letter"))),
+        }
+    }
+
     fn give(&self, py: Python<'_>, token: &Token, outcome: Outcome) -> PyResult<bool> {
         match self.subscription.settle(token, outcome) {
             Settled::Taken => Ok(true),

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::argument::AddId;
+use super::argument::{AddId, Range};
 use super::claim::Claim;
 use super::delayed::{self, Member};
 use super::keyspace::Keyspace;
@@ -87,7 +87,7 @@ impl Keyspace {
                     handed.moved += 1;
                 }
                 Member::Parked { id, group, count } if group == origin.group.as_bytes() => {
-                    self.take_due(origin, delay_key, look.room, (member, *score), (id, count), &mut handed)?;
+                    self.take_due(origin, delay_key, look, (member, *score), (id, count), &mut handed)?;
                 }
                 Member::Parked { .. } => handed.passed += 1,
                 Member::Strange => {
@@ -106,7 +106,7 @@ impl Keyspace {
         &mut self,
         origin: &Origin,
         delay_key: &str,
-        room: usize,
+        look: Look,
         (member, score): (&[u8], f64),
         (id, parked_at): (EntryId, i64),
         handed: &mut Handed,
@@ -121,10 +121,13 @@ impl Keyspace {
             self.zrem(delay_key, member)?;
             return Ok(());
         };
-        if handed.step.taken.len() >= room {
+        if handed.step.taken.len() >= look.room {
             handed.passed += 1;
             handed.waiting += 1;
             return Ok(());
+        }
+        if look.keeps_bodiless && self.xrange(stream, Range::one(id), None)?.is_empty() {
+            return self.zrem(delay_key, member).map(drop);
         }
         let body = self.xclaim(stream, group, consumer, &Claim::default(), &[id])?.pop();
         self.zrem(delay_key, member)?;

@@ -16,12 +16,11 @@ use super::settle::HandBack;
 use crate::batch::Origin;
 use crate::entry::EntryId;
 use crate::error::{Error, Result};
-use crate::store::{Action, Append, Order, Pending, Verdict};
+use crate::letter::{self, Letter, Reason};
+use crate::store::{Action, Append, MAX_COPY, Order, Page, Pending, Verdict, copyable};
 
 /// Entries a scan looks at for each one it may take, as `XAUTOCLAIM` does.
 const LOOK: usize = 10;
-/// Field strings of the largest entry that is copied for a retry: a server's script can take no more.
-const MAX_COPY: usize = 7000;
 
 /// An entry that a scan took over.
 #[derive(Debug)]
@@ -37,6 +36,14 @@ pub(super) struct Step {
     pub(super) taken: Vec<Taken>,
     pub(super) cursor: Option<EntryId>,
     pub(super) deleted: Vec<EntryId>,
+    pub(super) refused: Option<(usize, Error)>,
+}
+
+impl Step {
+    /// How many entries without a body it has come across.
+    fn bodiless(&self) -> usize {
+        self.deleted.len() + self.refused.as_ref().map_or(0, |(refused, _)| *refused)
+    }
 }
 
 /// A missing group means that nothing is pending any more: there is nothing left to settle.
@@ -88,12 +95,7 @@ impl Keyspace {
 
     fn try_retry(&mut self, order: &Order, delay_key: &str) -> Result<Verdict> {
         let (owner, id) = (&order.owner, order.token.id());
-        let fields = order.token.copied_fields(&owner.group);
-        if fields.len() * 2 > MAX_COPY {
-            let fields = fields.len();
-            let text = format!("an entry of {fields} fields is too large to be copied for a retry");
-            return Ok(Verdict::Refused(Error::Server(text)));
-        }
+        let fields = copyable(order.token.copied_fields(&owner.group))?;
         let verdict = self.check(owner, id, order.count)?;
         if verdict != Verdict::Done {
             return Ok(verdict);
@@ -107,6 +109,12 @@ impl Keyspace {
         } else {
             self.xadd(&owner.stream, AddId::Auto, &fields, None)?;
         }
+        self.done_with(order)
+    }
+
+    /// Acknowledge what was copied.
+    fn done_with(&mut self, order: &Order) -> Result<Verdict> {
+        let (owner, id) = (&order.owner, order.token.id());
         self.xack(&owner.stream, &owner.group, &[id])?;
         if order.token.copy_of().is_some() {
             // A copy was made for this group alone: nobody else needs it.
@@ -128,7 +136,7 @@ impl Keyspace {
 
     fn try_reply(&mut self, order: &Order, reply: &Append) -> Result<Verdict> {
         let (owner, id) = (&order.owner, order.token.id());
-        if reply.fields.len() * 2 > MAX_COPY {
+        if reply.fields.len() > MAX_COPY {
             let fields = reply.fields.len();
             let text = format!("a reply of {fields} fields is too large to be sent with the ack");
             return Ok(Verdict::Refused(Error::Server(text)));
@@ -139,6 +147,27 @@ impl Keyspace {
             self.xack(&owner.stream, &owner.group, &[id])?;
         }
         Ok(verdict)
+    }
+
+    /// Write a letter in an entry's place, and acknowledge it.
+    pub(super) fn bury(&mut self, order: &Order, letter: &Letter) -> Verdict {
+        self.try_bury(order, letter).unwrap_or_else(refused)
+    }
+
+    fn try_bury(&mut self, order: &Order, letter: &Letter) -> Result<Verdict> {
+        let owner = &order.owner;
+        let fields = copyable(letter.fields(&order.token, owner, order.count))?;
+        let verdict = self.check(owner, order.token.id(), order.count)?;
+        if verdict != Verdict::Done {
+            return Ok(verdict);
+        }
+        self.add_letter(letter.to(), fields)?;
+        self.done_with(order)
+    }
+
+    fn add_letter(&mut self, letters: &str, mut fields: Vec<(Vec<u8>, Vec<u8>)>) -> Result<EntryId> {
+        fields.push((letter::named("time-ms"), self.now().to_string().into_bytes()));
+        self.xadd(letters, AddId::Auto, &fields, None)
     }
 
     /// Whether the entry is this consumer's; none: it is not pending.
@@ -185,15 +214,16 @@ impl Keyspace {
         Ok(mine.len())
     }
 
-    /// Take over pending entries behind `cursor`, `count` at most.
-    pub(super) fn scan(&mut self, origin: &Origin, which: &Pending, cursor: EntryId, count: usize) -> Result<Step> {
+    /// Take over pending entries, one page of them.
+    pub(super) fn scan(&mut self, origin: &Origin, which: &Pending, page: Page<'_>) -> Result<Step> {
         match which {
-            Pending::Idle(min_idle) => self.scan_idle(origin, *min_idle, cursor, count),
-            Pending::Own { held, uncounted } => self.take_own(origin, held, *uncounted, cursor, count),
+            Pending::Idle(min_idle) => self.scan_idle(origin, *min_idle, page),
+            Pending::Own { held, uncounted } => self.take_own(origin, held, *uncounted, page),
         }
     }
 
-    fn scan_idle(&mut self, origin: &Origin, min_idle: Duration, cursor: EntryId, count: usize) -> Result<Step> {
+    fn scan_idle(&mut self, origin: &Origin, min_idle: Duration, page: Page<'_>) -> Result<Step> {
+        let Page { cursor, count, dead_letter, .. } = page;
         let min_idle = i64::try_from(min_idle.as_millis()).unwrap_or(i64::MAX);
         let look = count.saturating_mul(LOOK);
         let seen = self.xpending_range(&origin.stream, &origin.group, 0, Range::after(cursor)?, look, None)?;
@@ -201,11 +231,11 @@ impl Keyspace {
         let mut full = false;
         for entry in &seen {
             if entry.idle >= min_idle || entry.idle < 0 {
-                full = step.taken.len() == count;
+                full = step.taken.len() == count || dead_letter.is_some() && step.bodiless() == count;
                 if full {
                     break;
                 }
-                self.take(origin, entry, false, &mut step)?;
+                self.take(origin, entry, false, dead_letter, &mut step)?;
             }
             step.cursor = Some(entry.id);
         }
@@ -216,25 +246,39 @@ impl Keyspace {
     }
 
     /// The next `count` entries under the consumer's name, but for those that are held.
-    fn take_own(
-        &mut self,
-        origin: &Origin,
-        held: &HashSet<EntryId>,
-        uncounted: bool,
-        cursor: EntryId,
-        count: usize,
-    ) -> Result<Step> {
+    fn take_own(&mut self, origin: &Origin, held: &HashSet<EntryId>, uncounted: bool, page: Page<'_>) -> Result<Step> {
+        let Page { cursor, count, dead_letter, .. } = page;
         let Origin { stream, group, consumer, .. } = origin;
         let seen = self.xpending_range(stream, group, 0, Range::after(cursor)?, count, Some(consumer))?;
         let last = seen.last().filter(|_| seen.len() == count).map(|entry| entry.id);
         let mut step = Step { cursor: last, ..Step::default() };
         for entry in seen.iter().filter(|entry| !held.contains(&entry.id)) {
-            self.take(origin, entry, uncounted, &mut step)?;
+            self.take(origin, entry, uncounted, dead_letter, &mut step)?;
         }
         Ok(step)
     }
 
-    fn take(&mut self, origin: &Origin, entry: &PendingEntry, uncounted: bool, step: &mut Step) -> Result<()> {
+    fn take(
+        &mut self,
+        origin: &Origin,
+        entry: &PendingEntry,
+        uncounted: bool,
+        dead_letter: Option<&str>,
+        step: &mut Step,
+    ) -> Result<()> {
+        if let Some(letters) = dead_letter
+            && self.xrange(&origin.stream, Range::one(entry.id), None)?.is_empty()
+        {
+            let count = u32::try_from(entry.count).unwrap_or(u32::MAX);
+            let fields = letter::headers(Reason::Deleted, origin, entry.id, count, None);
+            if let Err(error) = self.add_letter(letters, fields) {
+                step.refused = Some((step.refused.take().map_or(1, |(refused, _)| refused + 1), error));
+                return Ok(());
+            }
+            self.xack(&origin.stream, &origin.group, &[entry.id])?;
+            step.deleted.push(entry.id);
+            return Ok(());
+        }
         let claim = Claim { count: uncounted.then_some(entry.count), ..Claim::default() };
         let earlier = entry.count - i64::from(uncounted);
         match self.xclaim(&origin.stream, &origin.group, &origin.consumer, &claim, &[entry.id])?.pop() {

@@ -18,7 +18,7 @@ use crate::batch::{Origin, RawBatch};
 use crate::entry::{EntryId, Slot};
 use crate::error::{Error, Result};
 use crate::store::{
-    Abilities, Action, Append, Bound, ConsumerRow, Due, EntryReader, Look, Order, Parked, Pending, Scanned,
+    Abilities, Action, Append, Bound, ConsumerRow, Due, EntryReader, Look, Order, Page, Parked, Pending, Scanned,
     StreamStore, Trimmed, Verdict,
 };
 
@@ -152,16 +152,10 @@ impl StreamStore for ModelStore {
         Ok(())
     }
 
-    async fn scan(
-        &self,
-        origin: &Arc<Origin>,
-        which: &Pending,
-        cursor: EntryId,
-        count: usize,
-        hash_keys: bool,
-    ) -> Result<Scanned> {
-        let step = self.run(|keyspace| keyspace.scan(origin, which, cursor, count))?;
-        Ok(Scanned { raw: taken(step.taken, hash_keys)?, cursor: step.cursor, deleted: step.deleted })
+    async fn scan(&self, origin: &Arc<Origin>, which: &Pending, page: Page<'_>) -> Result<Scanned> {
+        let step = self.run(|keyspace| keyspace.scan(origin, which, page))?;
+        let raw = taken(step.taken, page.hash_keys)?;
+        Ok(Scanned { raw, cursor: step.cursor, deleted: step.deleted, refused: step.refused })
     }
 
     async fn settle(
@@ -196,6 +190,7 @@ impl StreamStore for ModelStore {
                     Action::Ack | Action::Park { .. } => continue,
                     Action::Reply(reply) => keyspace.reply(order, reply),
                     Action::Copy | Action::Delay(_) => keyspace.retry(order, delay_key),
+                    Action::Bury(letter) => keyspace.bury(order, letter),
                 };
             }
             if deletes {

@@ -9,14 +9,10 @@ use ::redis::{Cmd, Script};
 use crate::error::{Error, Result};
 
 macro_rules! script {
-    ($(#[$doc:meta])* $name:ident, $file:literal) => {
-        $(#[$doc])*
-        pub(super) static $name: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!($file)));
-    };
-    ($(#[$doc:meta])* $name:ident, $shared:literal + $file:literal) => {
+    ($(#[$doc:meta])* $name:ident, $($file:literal),+ $(,)?) => {
         $(#[$doc])*
         pub(super) static $name: LazyLock<Script> =
-            LazyLock::new(|| Script::new(concat!(include_str!($shared), include_str!($file))));
+            LazyLock::new(|| Script::new(concat!($(include_str!($file)),+)));
     };
 }
 
@@ -35,6 +31,11 @@ script!(
     REPLY, "lua/reply.lua"
 );
 script!(
+    /// KEYS stream, stream of letters; ARGV group, consumer, id, delivery count, delete the original (0 or 1), then the
+    /// letter's fields but for the time. 1 done, 0 gone, -1 taken.
+    BURY, "lua/bury.lua"
+);
+script!(
     /// KEYS stream; ARGV group, consumer, ids. Returns the ids that are another consumer's.
     RENEW, "lua/renew.lua"
 );
@@ -43,33 +44,37 @@ script!(
     RELEASE, "lua/release.lua"
 );
 script!(
-    /// KEYS stream; ARGV group, consumer, min idle in ms, cursor, entries to look at, entries to take. Returns next
-    /// cursor, entries of four elements as `XREADGROUP CLAIM` gives them, ids of deleted entries.
+    /// KEYS stream; ARGV group, consumer, min idle in ms, cursor, entries to look at, entries to take, the stream of
+    /// letters where deleted entries get one. Returns next cursor, entries of four elements as `XREADGROUP CLAIM` gives
+    /// them, ids of deleted entries, how many letters were refused, and why.
     SCAN,
-    "lua/scan.lua"
+    "lua/deleted.lua",
+    "lua/scan.lua",
 );
 script!(
-    /// KEYS stream; ARGV group, consumer, uncounted (0 or 1), ids. Returns entries and ids as `SCAN` does, of those that
-    /// are pending under the consumer's name.
+    /// KEYS stream; ARGV group, consumer, uncounted (0 or 1), letters as in `SCAN`, ids. Returns what `SCAN` does but
+    /// for the cursor, of those that are pending under the consumer's name.
     TAKE,
-    "lua/take.lua"
+    "lua/deleted.lua",
+    "lua/take.lua",
 );
 script!(
     /// KEYS stream, delay key; ARGV group, consumer, resent (0 or 1), then id, delivery count and delay in ms of each.
     /// One number per entry, as `ACK` gives them.
-    PARK, "lua/parked.lua" + "lua/park.lua"
+    PARK, "lua/parked.lua", "lua/park.lua"
 );
 script!(
-    /// KEYS delay key, stream; ARGV group, consumer, members to look at, parked entries to take, members to pass over.
+    /// KEYS delay key, stream; ARGV group, consumer, members to look at, parked entries to take, members to pass over,
+    /// leave those without a body pending (0 or 1).
     /// Returns how many copies were moved; the ms until the next member is due (-1: none); how many members are not
     /// ours and were put aside; how many were looked at; how many of those stay; how many of these are parked ones of
     /// this group; entries and ids as `SCAN` does.
-    DUE, "lua/parked.lua" + "lua/due.lua"
+    DUE, "lua/parked.lua", "lua/due.lua"
 );
 script!(
     /// KEYS stream, delay key; ARGV group, consumer, then id, earlier deliveries and idle ms of each claimed entry.
     /// Returns, of those that were parked, the id and for how many ms it lay (-1: not due yet, and parked again).
-    EARLY, "lua/parked.lua" + "lua/early.lua"
+    EARLY, "lua/parked.lua", "lua/early.lua"
 );
 script!(
     /// KEYS stream; ARGV group, names of living consumers. Makes those heard of that are there; returns the rows of
@@ -91,7 +96,7 @@ script!(
 /// Make the server know them all.
 pub(super) async fn load(connection: &mut MultiplexedConnection) -> Result<()> {
     for script in
-        [&ACK, &RETRY, &REPLY, &RENEW, &RELEASE, &SCAN, &TAKE, &PARK, &DUE, &EARLY, &CONSUMERS, &FORGET, &TRIM]
+        [&ACK, &RETRY, &REPLY, &BURY, &RENEW, &RELEASE, &SCAN, &TAKE, &PARK, &DUE, &EARLY, &CONSUMERS, &FORGET, &TRIM]
     {
         let loaded: ::redis::RedisResult<String> = script.prepare_invoke().load_async(connection).await;
         loaded.map_err(|error| match Error::from(error) {

@@ -15,15 +15,14 @@ use super::{Address, bound, probe, scripts};
 use crate::batch::Origin;
 use crate::entry::{EntryId, Slot};
 use crate::error::{Error, Result};
+use crate::letter::Letter;
 use crate::store::{
-    Abilities, Action, Append, Bound, ConsumerRow, Due, EntryReader, Look, Order, Parked, Pending, Scanned,
-    StreamStore, Trimmed, Verdict,
+    Abilities, Action, Append, Bound, ConsumerRow, Due, EntryReader, Look, MAX_COPY, Order, Page, Parked, Pending,
+    Scanned, StreamStore, Trimmed, Verdict, copyable,
 };
 
 /// Ids per plain `XACK`.
 const ACKS: usize = 1000;
-/// Fields a script can put into one command; Lua's stack ends near 8,000 strings.
-const MAX_COPY: usize = 3500;
 
 /// A Redis or Valkey server.
 #[derive(Debug)]
@@ -87,7 +86,7 @@ const fn kind(action: &Action) -> Option<Kind> {
     match action {
         Action::Ack => Some(Kind::Ack),
         Action::Park { resent, .. } => Some(Kind::Park { resent: *resent }),
-        Action::Copy | Action::Delay(_) | Action::Reply(_) => None,
+        Action::Copy | Action::Delay(_) | Action::Reply(_) | Action::Bury(_) => None,
     }
 }
 
@@ -134,17 +133,13 @@ fn milliseconds(delay: Duration) -> i64 {
 
 fn retry_command(order: &Order, delay_key: &str) -> Result<Cmd> {
     let owner = &order.owner;
-    let fields = order.token.copied_fields(&owner.group);
-    if fields.len() > MAX_COPY {
-        let fields = fields.len();
-        return Err(Error::Server(format!("an entry of {fields} fields is too large to be copied for a retry")));
-    }
+    let fields = copyable(order.token.copied_fields(&owner.group))?;
     let mut command = scripts::call(&scripts::RETRY, &[&owner.stream, delay_key]);
     command.arg(&owner.group).arg(&owner.consumer);
     with_id(&mut command, order.token.id());
     let delay = match order.action {
         Action::Delay(delay) => milliseconds(delay),
-        Action::Copy | Action::Ack | Action::Park { .. } | Action::Reply(_) => -1,
+        Action::Copy | Action::Ack | Action::Park { .. } | Action::Reply(_) | Action::Bury(_) => -1,
     };
     command.arg(order.count).arg(delay).arg(u8::from(order.token.copy_of().is_some()));
     for (name, value) in &fields {
@@ -176,6 +171,19 @@ fn with_entry(command: &mut Cmd, entry: &Append) {
     for (name, value) in &entry.fields {
         command.arg(name).arg(value);
     }
+}
+
+fn bury_command(order: &Order, letter: &Letter) -> Result<Cmd> {
+    let owner = &order.owner;
+    let fields = copyable(letter.fields(&order.token, owner, order.count))?;
+    let mut command = scripts::call(&scripts::BURY, &[&owner.stream, letter.to()]);
+    command.arg(&owner.group).arg(&owner.consumer);
+    with_id(&mut command, order.token.id());
+    command.arg(order.count).arg(u8::from(order.token.copy_of().is_some()));
+    for (name, value) in &fields {
+        command.arg(name).arg(value);
+    }
+    Ok(command)
 }
 
 fn verdict(reply: &Value) -> Verdict {
@@ -261,17 +269,10 @@ impl StreamStore for RedisStore {
         self.work.query(&command).await.map(drop)
     }
 
-    async fn scan(
-        &self,
-        origin: &Arc<Origin>,
-        which: &Pending,
-        cursor: EntryId,
-        count: usize,
-        hash_keys: bool,
-    ) -> Result<Scanned> {
+    async fn scan(&self, origin: &Arc<Origin>, which: &Pending, page: Page<'_>) -> Result<Scanned> {
         match which {
-            Pending::Idle(min_idle) => self.scan_idle(origin, *min_idle, cursor, count, hash_keys).await,
-            Pending::Own { held, uncounted } => self.take_own(origin, held, *uncounted, cursor, count, hash_keys).await,
+            Pending::Idle(min_idle) => self.scan_idle(origin, *min_idle, page).await,
+            Pending::Own { held, uncounted } => self.take_own(origin, held, *uncounted, page).await,
         }
     }
 
@@ -301,6 +302,7 @@ impl StreamStore for RedisStore {
                 Action::Ack | Action::Park { .. } => continue,
                 Action::Reply(reply) => reply_command(order, reply),
                 Action::Copy | Action::Delay(_) => retry_command(order, delay_key),
+                Action::Bury(letter) => bury_command(order, letter),
             };
             match command {
                 Ok(command) => {
@@ -366,6 +368,7 @@ impl StreamStore for RedisStore {
     async fn due(&self, origin: &Arc<Origin>, delay_key: &str, look: Look, hash_keys: bool) -> Result<Due> {
         let mut command = scripts::call(&scripts::DUE, &[delay_key, &origin.stream]);
         command.arg(&origin.group).arg(&origin.consumer).arg(look.limit).arg(look.room).arg(look.offset);
+        command.arg(u8::from(look.keeps_bodiless));
         let reply = self.work.query(&command).await?;
         let [counts @ .., entries, deleted] = items(&reply) else {
             return Err(Error::Protocol("delayed entries were not answered with eight elements".into()));

@@ -6,9 +6,10 @@ use std::sync::Arc;
 use super::{Mode, StreamSource, settlement};
 use crate::batch::{Batch, RawBatch};
 use crate::entry::{EntryId, Slot};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::event::Level;
-use crate::store::Parked;
+use crate::letter::{Letter, Reason};
+use crate::store::{Action, Order, Parked, Verdict};
 use crate::subscription::Subscription;
 
 /// Take in what was read at `read_ms` of the clock. Returns how many entries reach the lanes.
@@ -42,10 +43,8 @@ pub(super) async fn sifted(source: &StreamSource, subscription: &Subscription, m
     // One look per batch settles it for nearly all: only claimed entries, copies and a moved cursor need more.
     let ordinary = |slot: &Slot| slot.earlier == 0 && !slot.deleted && !slot.copy_of.is_some();
     if !(fresh && raw.slots.iter().all(ordinary)) {
-        let unwanted = sift(source, subscription, &mut raw);
-        if !unwanted.is_empty() {
-            source.store.settle(&subscription.origin, &unwanted, &[], &source.settings.delay_key).await?;
-        }
+        let (unwanted, bodiless) = sift(source, subscription, &mut raw);
+        remove(source, subscription, unwanted, bodiless).await?;
     }
     Ok(raw)
 }
@@ -75,16 +74,16 @@ async fn park_again(source: &StreamSource, subscription: &Subscription, raw: &mu
     Ok(())
 }
 
-/// Remove what must not be handled here. Returns the ids that are to be acknowledged unseen.
-fn sift(source: &StreamSource, subscription: &Subscription, raw: &mut RawBatch) -> Vec<EntryId> {
+/// Remove what must not be handled here. Returns the ids that are to be acknowledged unseen, and the slots of entries
+/// whose body is gone.
+fn sift(source: &StreamSource, subscription: &Subscription, raw: &mut RawBatch) -> (Vec<EntryId>, Vec<Slot>) {
     let origin = &subscription.origin;
     let bytes = raw.bytes.clone();
     let mut unwanted = Vec::new();
-    let mut deleted = 0;
+    let mut bodiless = Vec::new();
     raw.slots.retain(|slot| {
         if slot.deleted {
-            deleted += 1;
-            unwanted.push(slot.id);
+            bodiless.push(*slot);
             return false;
         }
         if slot.copy_of.is_some() && slot.copy_of.of(&bytes) != origin.group.as_bytes() {
@@ -107,17 +106,72 @@ fn sift(source: &StreamSource, subscription: &Subscription, raw: &mut RawBatch) 
         }
         true
     });
-    note_deleted(subscription, deleted);
-    unwanted
+    (unwanted, bodiless)
 }
 
-/// Count and log pending entries whose body is gone.
-pub(super) fn note_deleted(subscription: &Subscription, deleted: usize) {
+/// Take off the pending list what must not be handled: unseen, or with a letter in its place where its body is gone.
+async fn remove(
+    source: &StreamSource,
+    subscription: &Subscription,
+    mut unwanted: Vec<EntryId>,
+    bodiless: Vec<Slot>,
+) -> Result<()> {
+    let (origin, deleted) = (&subscription.origin, bodiless.len());
+    let mut orders = Vec::new();
+    if let Some(to) = &source.settings.dead_letter {
+        let raw = RawBatch { slots: bodiless, ..RawBatch::default() };
+        for token in Batch::new(raw, Arc::clone(origin), 0).tokens() {
+            let (owner, count) = (Arc::clone(origin), token.server_count());
+            orders.push(Order { token, owner, count, action: Action::Bury(Letter::new(to, Reason::Deleted, None)) });
+        }
+    } else {
+        unwanted.extend(bodiless.iter().map(|slot| slot.id));
+    }
+    if unwanted.is_empty() && orders.is_empty() {
+        return Ok(());
+    }
+    let verdicts = source.store.settle(origin, &unwanted, &orders, &source.settings.delay_key).await?;
+    let mut refused: Option<(usize, Error)> = None;
+    for verdict in verdicts {
+        if let Verdict::Refused(error) = verdict {
+            refused = Some((refused.map_or(1, |(refused, _)| refused + 1), error));
+        }
+    }
+    let kept = refused.as_ref().map_or(0, |(refused, _)| *refused);
+    note_bodiless(source, subscription, deleted - kept, refused);
+    Ok(())
+}
+
+/// Count and log pending entries whose body is gone: those that are off the list now, and those that have to stay since
+/// the server refused their letter.
+pub(super) fn note_bodiless(
+    source: &StreamSource,
+    subscription: &Subscription,
+    deleted: usize,
+    refused: Option<(usize, Error)>,
+) {
+    let letters = source.settings.dead_letter.as_deref();
     if deleted > 0 {
         subscription.stats.deleted.add(deleted);
-        subscription.log(
-            Level::Warning,
-            &format!("{deleted} pending entries have no body any more (deleted or trimmed); acknowledged"),
-        );
+        if letters.is_some() {
+            subscription.stats.dead_lettered.add(deleted);
+        }
+        if let Some(unsaid) = source.bodiless.allow() {
+            let what = letters.map_or("acknowledged".into(), |letters| format!("dead-lettered to {letters}"));
+            let text = format!(
+                "{deleted} pending entries have no body any more (deleted or trimmed); {what} ({unsaid} more like this)"
+            );
+            subscription.log(Level::Warning, &text);
+        }
+    }
+    if let Some((kept, error)) = refused {
+        subscription.stats.refused.add(kept);
+        if let Some(unsaid) = source.refusals.allow() {
+            let text = format!(
+                "the server refused the dead letters of {kept} pending entries that have no body any more, they stay \
+                 pending: {error} ({unsaid} more like this)"
+            );
+            subscription.log(Level::Error, &text);
+        }
     }
 }

@@ -90,7 +90,7 @@ async fn step(source: &StreamSource, subscription: &Arc<Subscription>, offset: u
     // What is being parked here is held until that was answered, and must not come back before.
     let _parking = source.group.parking.lock().await;
     let room = if takes { subscription.credits.room().min(source.settings.count) } else { 0 };
-    let look = Look { limit: LIMIT, room, offset };
+    let look = Look { limit: LIMIT, room, offset, keeps_bodiless: source.settings.dead_letter.is_some() };
     let read_ms = subscription.clock.now_ms();
     let delay_key = &source.settings.delay_key;
     let mut due = source.store.due(&subscription.origin, delay_key, look, source.settings.by_key).await?;
@@ -102,7 +102,7 @@ async fn step(source: &StreamSource, subscription: &Arc<Subscription>, offset: u
         );
         subscription.log(Level::Error, &text);
     }
-    admit::note_deleted(subscription, due.deleted.len());
+    admit::note_bodiless(source, subscription, due.deleted.len(), None);
     let raw = admit::sifted(source, subscription, std::mem::take(&mut due.raw)).await?;
     if subscription.stop.is_cancelled() {
         // The stop has given back what was queued: this would come after it.

@@ -22,6 +22,7 @@ pub use group::{Group, Groups};
 pub use settings::{Mode, StreamSettings};
 pub use trim::Trimmer;
 
+use crate::backoff::Quiet;
 use crate::batch::Token;
 use crate::entry::EntryId;
 use crate::error::{Error, Result};
@@ -52,6 +53,9 @@ pub struct StreamSource {
     plan: OnceLock<Plan>,
     /// The event loop does not turn, and what this subscription held was given up.
     stalled: AtomicBool,
+    /// How often to say that bodies are gone, and that the server refused outcomes.
+    bodiless: Quiet,
+    refusals: Quiet,
     /// What the store knows this subscription's reading connection by.
     reader: AtomicI64,
 }
@@ -70,6 +74,8 @@ impl StreamSource {
             group,
             plan: OnceLock::new(),
             stalled: AtomicBool::new(false),
+            bodiless: Quiet::default(),
+            refusals: Quiet::default(),
             reader: AtomicI64::new(0),
         }
     }
@@ -117,6 +123,28 @@ impl StreamSource {
     }
 }
 
+impl StreamSource {
+    /// Say so where the stream of dead letters is no stream: nothing is lost by it, but nothing can be given up either.
+    async fn check_letters(&self, subscription: &Subscription) -> Result<()> {
+        let Some(letters) = &self.settings.dead_letter else {
+            return Ok(());
+        };
+        match self.store.last_id(letters).await {
+            Err(Error::Server(text)) if text.starts_with("WRONGTYPE") => {
+                let text = format!(
+                    "dead_letter names the key {letters}, which holds no stream: what is to go there stays pending \
+                     until the key is removed, or dead_letter is another name"
+                );
+                subscription.log(Level::Error, &text);
+                Ok(())
+            }
+            Err(error @ Error::Lost(_)) => Err(error),
+            // One who may write there need not be allowed to look.
+            _ => Ok(()),
+        }
+    }
+}
+
 #[async_trait]
 impl Source for StreamSource {
     fn retries_in_place(&self) -> bool {
@@ -158,6 +186,7 @@ impl Source for StreamSource {
             self.store.move_group(&origin.stream, &origin.group, position).await.map_err(refused)?;
             subscription.log(Level::Info, &format!("start_at moved the whole group's cursor to {position}"));
         }
+        self.check_letters(subscription).await?;
         let cursor = self.store.cursor(&origin.stream, &origin.group).await.map_err(refused)?;
         self.group.begins_after(cursor.unwrap_or_default());
         self.group.join(subscription);

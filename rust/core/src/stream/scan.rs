@@ -6,11 +6,11 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::StreamSource;
-use super::admit::{admit, note_deleted};
+use super::admit::{admit, note_bodiless};
 use crate::batch::Token;
 use crate::entry::EntryId;
 use crate::error::Result;
-use crate::store::Pending;
+use crate::store::{Page, Pending};
 use crate::subscription::Subscription;
 
 /// A finished scan rests at least this many times as long as it took, so that scanning never becomes the load.
@@ -55,8 +55,8 @@ pub(super) async fn step(source: &StreamSource, subscription: &Subscription, min
     }
     let which = Pending::Idle(min_idle);
     let read_ms = subscription.clock.now_ms();
-    let scanned = source.store.scan(&subscription.origin, &which, scan.cursor, count, source.settings.by_key).await?;
-    note_deleted(subscription, scanned.deleted.len());
+    let scanned = source.store.scan(&subscription.origin, &which, page(source, scan.cursor, count)).await?;
+    note_bodiless(source, subscription, scanned.deleted.len(), scanned.refused);
     admit(source, subscription, scanned.raw, read_ms).await?;
     if let Some(cursor) = scanned.cursor {
         scan.cursor = cursor;
@@ -68,6 +68,10 @@ pub(super) async fn step(source: &StreamSource, subscription: &Subscription, min
     let rest = (now.elapsed() * REST).clamp(pause, longest);
     scan.due = Instant::now() + rest;
     Ok(Step::Rest(rest))
+}
+
+fn page(source: &StreamSource, cursor: EntryId, count: usize) -> Page<'_> {
+    Page { cursor, count, hash_keys: source.settings.by_key, dead_letter: source.settings.dead_letter.as_deref() }
 }
 
 /// Take back entries that are pending under this consumer's own name and not held here. At a start under a fixed name
@@ -95,8 +99,8 @@ async fn own_pass(source: &StreamSource, subscription: &Subscription, uncounted:
         }
         let count = source.settings.count.min(subscription.credits.room()).max(1);
         let read_ms = subscription.clock.now_ms();
-        let scanned = source.store.scan(&subscription.origin, &which, from, count, source.settings.by_key).await?;
-        note_deleted(subscription, scanned.deleted.len());
+        let scanned = source.store.scan(&subscription.origin, &which, page(source, from, count)).await?;
+        note_bodiless(source, subscription, scanned.deleted.len(), scanned.refused);
         admit(source, subscription, scanned.raw, read_ms).await?;
         cursor = scanned.cursor;
     }

@@ -1,5 +1,6 @@
 //! What the user chose for one stream subscription; validated before it comes here.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::backoff::Backoff;
@@ -44,6 +45,8 @@ pub struct StreamSettings {
     pub renew_stalled: Option<Duration>,
     /// The sorted set of delayed entries.
     pub delay_key: String,
+    /// The stream of dead letters.
+    pub dead_letter: Option<Arc<str>>,
     /// The consumer name was chosen by the user: entries of an earlier life may be pending under it.
     pub fixed_consumer: bool,
     /// After how long without a sign of life a consumer of an ended process is deleted.

@@ -29,6 +29,7 @@ pub(super) async fn carry_out(source: &StreamSource, subscription: &Subscription
         let action = match outcome {
             Outcome::Retry(delay) => retry_action(source, token, *delay, work.resend),
             Outcome::Reply(reply) => Action::Reply(Arc::clone(reply)),
+            Outcome::DeadLetter(letter) => Action::Bury(Arc::clone(letter)),
             Outcome::Ack | Outcome::Drop | Outcome::Leave => Action::Ack,
         };
         orders.push(order(source, subscription, token, action));
@@ -39,8 +40,8 @@ pub(super) async fn carry_out(source: &StreamSource, subscription: &Subscription
     subscription.stats.settles.add(plain.len().div_ceil(1000) + orders.len());
     let verdicts = source.store.settle(&subscription.origin, &plain, &orders, &source.settings.delay_key).await?;
     let work = std::mem::take(work);
-    count(subscription, &work, &orders, &verdicts);
-    let refused = note_taken(subscription, &orders, &verdicts);
+    count(subscription, &work, &verdicts);
+    let refused = note_failed(source, subscription, &orders, &verdicts);
     subscription.unwatch(&refused);
     source.group.acked(&work.acks);
     subscription.complete(&work.acks);
@@ -101,31 +102,39 @@ fn retry_action(source: &StreamSource, token: &Token, delay: Option<Duration>, r
     }
 }
 
-fn count(subscription: &Subscription, work: &Work, orders: &[Order], verdicts: &[Verdict]) {
+fn count(subscription: &Subscription, work: &Work, verdicts: &[Verdict]) {
     let stats = &subscription.stats;
-    for (_, outcome) in &work.others {
+    let (checked, others) = verdicts.split_at(verdicts.len().saturating_sub(work.others.len()));
+    let ended = |verdict: &Verdict| matches!(verdict, Verdict::Done | Verdict::Gone);
+    let acked = work.acks.len().saturating_sub(checked.iter().filter(|verdict| !ended(verdict)).count());
+    let (mut retried, mut dropped, mut replied, mut dead_lettered) = (0, 0, 0, 0);
+    for ((_, outcome), verdict) in work.others.iter().zip(others) {
         match outcome {
-            Outcome::Retry(_) => stats.retried.add(1),
-            Outcome::Drop => stats.dropped.add(1),
-            Outcome::Ack | Outcome::Leave | Outcome::Reply(_) => {}
+            Outcome::Retry(_) => retried += 1,
+            // A reply that was sent again finds its entry gone: it went with the first sending.
+            Outcome::Reply(_) => replied += usize::from(ended(verdict)),
+            // One that is gone had its letter when it was sent before, and the reply was lost.
+            Outcome::DeadLetter(_) => {
+                dead_lettered += usize::from(*verdict == Verdict::Done || work.resend && *verdict == Verdict::Gone);
+            }
+            Outcome::Ack | Outcome::Drop | Outcome::Leave => dropped += usize::from(ended(verdict)),
         }
     }
-    stats.refused.add(verdicts.iter().filter(|verdict| matches!(verdict, Verdict::Refused(_))).count());
-    let replied = orders.iter().zip(verdicts).filter(|(order, _)| matches!(order.action, Action::Reply(_)));
-    // A reply that was sent again finds its entry gone: it went with the first sending.
-    let replied = replied.filter(|(_, verdict)| matches!(verdict, Verdict::Done | Verdict::Gone)).count();
+    stats.retried.add(retried);
+    stats.dropped.add(dropped);
     stats.replied.add(replied);
-    let failed = orders
-        .iter()
-        .zip(verdicts)
-        .filter(|(order, verdict)| order.action == Action::Ack && !matches!(verdict, Verdict::Done | Verdict::Gone))
-        .count();
-    stats.acked.add(work.acks.len().saturating_sub(failed) + replied);
+    stats.acked.add(acked + replied);
+    stats.dead_lettered.add(dead_lettered);
 }
 
 /// Say what could not be carried out, in one line however many: these entries stay pending and come back by recovery.
 /// Returns those that the server refused.
-fn note_taken(subscription: &Subscription, orders: &[Order], verdicts: &[Verdict]) -> Vec<Token> {
+fn note_failed(
+    source: &StreamSource,
+    subscription: &Subscription,
+    orders: &[Order],
+    verdicts: &[Verdict],
+) -> Vec<Token> {
     let mut taken = Vec::new();
     let mut refused = Vec::new();
     let mut cause = None;
@@ -135,15 +144,21 @@ fn note_taken(subscription: &Subscription, orders: &[Order], verdicts: &[Verdict
             Verdict::Taken => taken.push(order.token.clone()),
             Verdict::Refused(error) => {
                 refused.push(order.token.clone());
-                cause.get_or_insert(error);
+                cause.get_or_insert((error, &order.action));
             }
         }
     }
-    if let Some(error) = cause {
+    subscription.stats.refused.add(refused.len());
+    if let Some((error, action)) = cause
+        && let Some(unsaid) = source.refusals.allow()
+    {
+        let to = match action {
+            Action::Bury(letter) => format!("to dead-letter to {}", letter.to()),
+            _ => "to settle".to_owned(),
+        };
+        let (count, ids) = (refused.len(), some_ids(&refused));
         let text = format!(
-            "the server refused to settle {} entries, they stay pending: {error} ({})",
-            refused.len(),
-            some_ids(&refused)
+            "the server refused {to} {count} entries, they stay pending: {error} ({ids}) ({unsaid} more like this)"
         );
         subscription.log(Level::Error, &text);
     }

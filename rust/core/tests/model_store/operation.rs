@@ -5,9 +5,10 @@ use std::time::Duration;
 
 use fastrand::Rng;
 use ruststream_core::header;
+use ruststream_core::letter::{Letter, Reason};
 use ruststream_core::store::{Action, Append, Bound, Look, Trim, Want};
 
-use crate::side::{DELAYED, HOUR, READERS, STREAM};
+use crate::side::{DELAYED, HOUR, LETTERS, READERS, STREAM};
 
 /// An order, before it is known whose token it is for.
 #[derive(Debug, Clone)]
@@ -39,7 +40,7 @@ pub(crate) enum Step {
     Settle { reader: usize, acks: Vec<usize>, orders: Vec<Wanted> },
     Renew { reader: usize, ids: Vec<usize> },
     Release { reader: usize, ids: Vec<usize>, earlier: u32 },
-    Scan { reader: usize, own: Option<(Vec<usize>, bool)>, from: Vec<usize>, count: usize },
+    Scan { reader: usize, own: Option<(Vec<usize>, bool)>, from: Vec<usize>, count: usize, letters: bool },
     Due { reader: usize, look: Look },
     Early { reader: usize, last: usize },
     Unblock { reader: usize },
@@ -57,8 +58,8 @@ pub(crate) struct Chooser {
 }
 
 impl Chooser {
-    fn one<T: Copy>(&mut self, of: &[T]) -> T {
-        of[self.rng.usize(..of.len())]
+    fn one<T: Clone>(&mut self, of: &[T]) -> T {
+        of[self.rng.usize(..of.len())].clone()
     }
 
     fn percent(&mut self, percent: u32) -> bool {
@@ -73,13 +74,14 @@ impl Chooser {
 
     fn append(&mut self) -> Append {
         let mut fields: Vec<(&[u8], &[u8])> = vec![(header::PAYLOAD, b"body")];
-        let more: [(&[u8], &[u8]); 7] = [
+        let more: [(&[u8], &[u8]); 8] = [
             (header::KEY, b"acct-1"),
             (b"h:Redis-Partition-Key", b"\xff\r\n"),
             (header::RETRY_COUNT, b"2"),
             (header::RETRY_GROUP, b"g"),
             (header::RETRY_GROUP, b"h"),
             (b"h:redis-idle-ms", b"7"),
+            (b"h:X-Dead-Letter-Group", b"old"),
             (b"", b""),
         ];
         for _ in 0..self.rng.usize(..3) {
@@ -103,11 +105,14 @@ impl Chooser {
     }
 
     fn order(&mut self, tokens: usize) -> Wanted {
-        let action = match self.rng.u32(..7) {
+        let letter = |error| Action::Bury(Letter::new(&Arc::from(LETTERS), Reason::Rejected, error));
+        let action = match self.rng.u32(..8) {
             0 | 1 => Action::Ack,
             2 => Action::Copy,
             3 => Action::Delay(HOUR),
             4 | 5 => Action::Park { delay: HOUR, resent: self.percent(30) },
+            6 if self.percent(50) => letter(None),
+            6 => letter(Some(b"ValueError: \xff")),
             _ => {
                 // A reply always has fields: the two would say it in different words that there are none.
                 let reply = self.append();
@@ -122,9 +127,9 @@ impl Chooser {
     fn behind(&mut self, ids: usize) -> Step {
         Step::Behind(match self.rng.u32(..20) {
             0..=14 => Behind::Delete(self.picks(ids, 4)),
-            15 => Behind::Remove(self.one(&[STREAM, DELAYED])),
+            15 => Behind::Remove(self.one(&[STREAM, DELAYED, LETTERS])),
             16 => {
-                let key = self.one(&[STREAM, DELAYED]);
+                let key = self.one(&[STREAM, DELAYED, LETTERS]);
                 self.text = Some(key);
                 Behind::Text(key)
             }
@@ -194,11 +199,16 @@ impl Chooser {
             81..=88 => {
                 let own = self.percent(50).then(|| (self.picks(ids, 3), self.percent(50)));
                 let from = if self.percent(60) { Vec::new() } else { self.picks(ids, 1) };
-                Step::Scan { reader, own, from, count: self.rng.usize(1..5) }
+                Step::Scan { reader, own, from, count: self.rng.usize(1..5), letters: self.percent(50) }
             }
             89..=91 => Step::Due {
                 reader,
-                look: Look { limit: self.rng.usize(..4), room: self.rng.usize(..3), offset: self.rng.usize(..2) },
+                look: Look {
+                    limit: self.rng.usize(..4),
+                    room: self.rng.usize(..3),
+                    offset: self.rng.usize(..2),
+                    keeps_bodiless: self.percent(30),
+                },
             },
             92..=93 => Step::Early { reader, last: self.rng.usize(1..12) },
             94 if self.percent(50) => Step::Unblock { reader },

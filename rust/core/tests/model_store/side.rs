@@ -8,7 +8,7 @@ use ruststream_core::batch::{Batch, Origin, RawBatch, Token};
 use ruststream_core::entry::EntryId;
 use ruststream_core::error::{Error, Result};
 use ruststream_core::model::LAST;
-use ruststream_core::store::{EntryReader, Order, Parked, Pending, StreamStore, Verdict};
+use ruststream_core::store::{EntryReader, Order, Page, Parked, Pending, StreamStore, Verdict};
 
 use crate::operation::{Step, Wanted};
 
@@ -16,6 +16,8 @@ use crate::operation::{Step, Wanted};
 pub(crate) const STREAM: &str = "s";
 /// Its delayed entries.
 pub(crate) const DELAYED: &str = "{s}:g:delayed";
+/// Its dead letters.
+pub(crate) const LETTERS: &str = "s.dlq";
 /// Longer than any test.
 pub(crate) const HOUR: Duration = Duration::from_secs(3600);
 /// Names of readers: consumer and group.
@@ -188,19 +190,17 @@ impl Side {
                 let result = store.release(&origin(*reader), &entries).await;
                 shown.push(self.shown(result, |_, released| released.to_string()));
             }
-            Step::Scan { reader, own, from, count } => {
-                let which = match own {
-                    None => Pending::Idle(if *count % 2 == 0 { Duration::ZERO } else { HOUR }),
-                    Some((held, uncounted)) => {
-                        Pending::Own { held: self.ids(held).into_iter().collect(), uncounted: *uncounted }
-                    }
-                };
+            Step::Scan { reader, own, from, count, letters } => {
+                let which = self.which(own.as_ref(), *count);
                 let cursor = self.ids(from).first().copied().unwrap_or(EntryId::ZERO);
-                let result = store.scan(&origin(*reader), &which, cursor, *count, true).await;
+                let dead_letter = letters.then_some(LETTERS);
+                let page = Page { cursor, count: *count, hash_keys: true, dead_letter };
+                let result = store.scan(&origin(*reader), &which, page).await;
                 shown.push(self.shown(result, |side, scanned| {
                     let cursor = scanned.cursor.map_or("end".into(), |id| side.name(id));
                     let deleted = side.names(scanned.deleted);
-                    format!("{cursor} [{deleted}] {}", side.taken(scanned.raw, *reader))
+                    let refused = scanned.refused.map(|(refused, error)| (refused, refusal(&error)));
+                    format!("{cursor} [{deleted}] {refused:?} {}", side.taken(scanned.raw, *reader))
                 }));
             }
             Step::Consumers { .. } | Step::Forget { .. } | Step::Trim { .. } => shown.push(self.upkeep(step).await),
@@ -233,6 +233,14 @@ impl Side {
             Step::Behind(_) => {}
         }
         shown
+    }
+
+    fn which(&self, own: Option<&(Vec<usize>, bool)>, count: usize) -> Pending {
+        let idle = || Pending::Idle(if count.is_multiple_of(2) { Duration::ZERO } else { HOUR });
+        own.map_or_else(idle, |(held, uncounted)| Pending::Own {
+            held: self.ids(held).into_iter().collect(),
+            uncounted: *uncounted,
+        })
     }
 
     pub(crate) fn names(&mut self, ids: Vec<EntryId>) -> String {

@@ -1,6 +1,7 @@
 local delayed, stream = KEYS[1], KEYS[2]
 local group, consumer = ARGV[1], ARGV[2]
 local limit, room, offset = tonumber(ARGV[3]), tonumber(ARGV[4]), tonumber(ARGV[5])
+local keeps_bodiless = ARGV[6] == '1'
 local before = string.format('(%.0f', now + 1)
 local due = redis.call('ZRANGEBYSCORE', delayed, '-inf', before, 'WITHSCORES', 'LIMIT', offset, limit)
 local moved, strange, passed, waiting = 0, 0, 0, 0
@@ -27,6 +28,8 @@ for at = 1, #due, 2 do
       redis.call('ZREM', delayed, member)
     elseif #entries >= room then
       passed, waiting = passed + 1, waiting + 1
+    elseif keeps_bodiless and #redis.call('XRANGE', stream, id, id) == 0 then
+      redis.call('ZREM', delayed, member)
     else
       local claimed = redis.call('XCLAIM', stream, group, consumer, 0, id)
       redis.call('ZREM', delayed, member)
