@@ -45,7 +45,7 @@ need-cc:
 servers: $(VENV)/.ready ## get the test servers: Redis 8.10 (compiled once, about two minutes), 8.2, 7.0, Valkey 9.1
 	@$(BIN)/python scripts/servers.py get
 
-run: build ## run the example service, examples/payments.py, against a server of its own
+run: build ## run the example service, examples/payments.py: on a server of its own, or within the process where there is none
 	$(BIN)/python examples/payments.py
 
 test: test-rust test-py ## all tests

@@ -2,13 +2,15 @@
 
 `make run` runs this. It starts a server of its own and three processes of `service.py`, publishes payments, kills one
 worker by SIGKILL while it has payments in hand, and waits until everything is settled. Then it counts by redis-py, from
-outside, and ends with 0 only if no payment was lost.
+outside, and ends with 0 only if no payment was lost. Where `make servers` has got no server, the same happens within
+this process: see `in_process.py`.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import os
 import signal
 import sys
 import time
@@ -18,8 +20,10 @@ from typing import Any, Final
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "scripts"))
 
+import in_process
 from progress import Progress, shown
 from ruststream.redis import RedisBroker
+from server_builds import present
 from servers import SPECS, Server, ServerMissingError, get
 from witness import GROUPS, Witness, is_locked_account
 from worker import Worker, started_workers
@@ -152,12 +156,21 @@ async def run(options: argparse.Namespace) -> int:
 def main(argv: Sequence[str] | None = None) -> int:
     """Command line of this script."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--payments", type=int, default=20_000, help="how many are published (default 20000)")
+    parser.add_argument("--payments", type=int, help="how many are published (default 20000; without a server 3000)")
     parser.add_argument("--rate", type=int, default=1600, help="payments per second (default 1600)")
     parser.add_argument("--min-idle", type=float, default=2.0, help="seconds until an entry is recovered (default 2)")
-    parser.add_argument("--server", choices=SPECS, default="redis-8.10", help="default redis-8.10")
+    parser.add_argument(
+        "--server",
+        choices=["memory", *SPECS],
+        help="default redis-8.10 where `make servers` has got it, else memory: a stream server within this process",
+    )
     options = parser.parse_args(argv)
+    server = options.server or ("redis-8.10" if present(SPECS["redis-8.10"]) else "memory")
     try:
+        if server == "memory":
+            os.environ.update(MIN_IDLE=str(options.min_idle), REDIS_URL="memory://payments")
+            return asyncio.run(in_process.story(payment, options.payments or 3000))
+        options.server, options.payments = server, options.payments or 20_000
         get(options.server, print)
         return asyncio.run(run(options))
     except (KeyboardInterrupt, asyncio.CancelledError):

@@ -66,6 +66,18 @@ def redis_url(redis_server: Server) -> str:
     return redis_server.url
 
 
+@pytest.fixture
+def server_named(started_servers: dict[str, Server]) -> Callable[[str], Server]:
+    """Give a shared server by its name, emptied."""
+
+    def named(name: str) -> Server:
+        server = shared(name, started_servers)
+        flush(server)
+        return server
+
+    return named
+
+
 @pytest.fixture(params=list(SPECS))
 def any_server(request: pytest.FixtureRequest, started_servers: dict[str, Server]) -> Server:
     """Each of the four servers in turn, shared and emptied for this test."""

@@ -221,13 +221,31 @@ class BatchContext:
 
 @final
 class Engine:
-    """One loop's side of the core: the doorbell, and what happened since it last rang."""
+    """One loop's side of the core: the doorbell, and what happened since it last rang.
 
-    def __new__(cls, *, threads: int = 1) -> Engine: ...
+    With `stopped_at_ms` all clients stand on models in this process, by one clock that stands at that time of day until
+    `step` moves it, and the core's tasks run where `drain` is called.
+    """
+
+    def __new__(cls, *, threads: int = 1, stopped_at_ms: int | None = None) -> Engine: ...
     def fileno(self) -> int:
         """The descriptor to watch for reading."""
     def drain(self) -> list[tuple[Any, ...]]:
-        """Silence the bell and return the events since the last call."""
+        """Silence the bell and return the events since the last call. With a stopped clock, run the tasks first."""
+    def busy(self) -> bool:
+        """Whether the core has something to do or to tell. Only of an engine with a stopped clock."""
+    def step(self, limit_ns: int) -> int | None:
+        """Move a stopped clock to where something falls due next, so many nanoseconds ahead at most.
+
+        Returns how far it was moved; None: by all of it, and nothing fell due.
+        """
+    def now_ms(self) -> int | None:
+        """The time of day by a stopped clock, in milliseconds since the epoch; None where it runs by itself."""
+    def fail_next(self, operation: str, lost: bool, text: str) -> None:
+        """Let the next `read`, `ack` or `publish` fail: its connection is lost, or the server refuses it.
+
+        Only with a stopped clock. Raises `ValueError` for another operation.
+        """
 
 @final
 class RedisClient:
@@ -276,6 +294,16 @@ class RedisClient:
 
         Its `DONE` event carries a list, with an exception in place of each failure.
         """
+    def entries(self, stream: str) -> list[tuple[EntryId, list[tuple[bytes, bytes]]]]:
+        """All entries of a stream, and their fields in order. This and what follows wait for the server: for tests."""
+    def pending(self, stream: str, group: str) -> list[tuple[EntryId, str, int, int]]:
+        """A group's pending list: id, consumer, milliseconds since the last delivery, deliveries."""
+    def steal(self, stream: str, group: str, consumer: str, id: EntryId) -> bool:
+        """Take an entry over as another consumer. False: it is not pending."""
+    def owed(self, stream: str, group: str, delay_key: str) -> tuple[bool, int]:
+        """Whether entries wait that the group has not given out, and how many delayed ones are due."""
+    def delete(self, keys: Sequence[str]) -> None:
+        """Delete keys."""
     def close(self) -> Awaitable[None]:
         """Answer what is queued, then close every connection."""
 
@@ -391,6 +419,10 @@ class Consumer:
         """Return once every outcome given so far has been answered by the server."""
     def close(self) -> Awaitable[None]:
         """Stop timers and connections. What is unsettled stays pending."""
+    def hurry(self) -> bool:
+        """Hand the next batch over as it is, without waiting for it to fill. False: nothing waits."""
+    def abandon(self, client: RedisClient) -> None:
+        """Be gone as a killed process is: nothing more is sent, and nothing is handed back."""
     def stats(self) -> dict[str, int]:
         """Counters since the start, and gauges.
 

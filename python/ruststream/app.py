@@ -17,6 +17,7 @@ from ruststream.lifecycle import Life
 from ruststream.option import Duration, name_text, seconds
 from ruststream.process import Signals, leave_now, plain_logging
 from ruststream.redis.broker import RedisBroker
+from ruststream.stage import HERE, Stage
 
 Hook: TypeAlias = Callable[..., object]
 Lifespan: TypeAlias = Callable[..., AbstractAsyncContextManager[Any]]
@@ -66,6 +67,8 @@ class RustStream:
         self.drain_timeout = seconds(drain_timeout, "drain_timeout")
         self.state: Any = SimpleNamespace()
         """What handlers see as `Context.state`: what `lifespan` yields, else a namespace for the hooks to fill."""
+        self.stage: Stage = HERE
+        """Where it runs: on its brokers' servers, or where a `TestApp` puts it. Not to be changed while it runs."""
         self._lifespan = None if lifespan is None else _with_app(lifespan, "lifespan")
         self._hooks: dict[str, list[Hook]] = {
             name: [] for name in ("on_startup", "after_startup", "on_shutdown", "after_shutdown")
@@ -103,6 +106,11 @@ class RustStream:
     def health(self) -> Health:
         """Return whether the app makes progress, and what each subscription does."""
         return Health(self._app_state, [] if self._life is None else self._life.health())
+
+    @property
+    def life(self) -> Life | None:
+        """Its open subscriptions; None while it does not run. For `ruststream.testing`."""
+        return self._life
 
     def stop(self) -> None:
         """Ask `serve` or `run` to stop as SIGTERM does. Returns at once. To be called on the app's loop."""
@@ -187,7 +195,7 @@ class RustStream:
                 self.state = self.state if made is None else made
             await self._call_hooks("on_startup")
             self._exits.push_async_callback(self._call_hooks_logged, "after_shutdown")
-            self._life = life = Life(self.brokers, self.state)
+            self._life = life = Life(self.brokers, self.state, self.stage)
             await life.open()
             await self._call_hooks("after_startup")
             life.start()

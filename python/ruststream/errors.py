@@ -130,5 +130,9 @@ class ForkError(RustStreamError):
     """A connection made before a fork was used in the child. Start the app in the child instead."""
 
 
+class NotQuiescentError(RustStreamError):
+    """A test's app does not come to rest: handlers cause more and more calls, or one of them does not end."""
+
+
 class TransactionError(RustStreamError):
     """A transaction was refused, or its keys lie in more than one cluster slot."""

@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from ruststream.errors import ConfigError
 from ruststream.health import SubscriptionHealth
-from ruststream.loop import Bell
 from ruststream.redis.stream import StreamStart
+from ruststream.stage import HERE, Stage
 from ruststream.subscriber import Subscriber
 from ruststream.subscription import Subscription
 
 if TYPE_CHECKING:
     from ruststream._core import EntryId
+    from ruststream.loop import Bell
     from ruststream.redis.broker import RedisBroker
     from ruststream.redis.trim import Trim
 
@@ -34,13 +35,15 @@ _MOST_LISTED: Final = 50
 class Life:
     """The connected brokers and open subscriptions of one start of an app."""
 
-    def __init__(self, brokers: Iterable[RedisBroker], state: object) -> None:
+    def __init__(self, brokers: Iterable[RedisBroker], state: object, stage: Stage = HERE) -> None:
         """Do nothing yet.
 
         Args:
             brokers: whose subscribers to run.
             state: what handlers see as `Context.state`.
+            stage: where it runs.
         """
+        self._stage = stage
         self._brokers = tuple(brokers)
         self._state = state
         self._bell: Bell | None = None
@@ -62,12 +65,12 @@ class Life:
             ServerTooOldError: a server lacks what a subscription needs.
             SubscribeError: a group can't be read.
         """
-        self._bell = bell = Bell()
+        self._bell = bell = self._stage.bell()
         for broker in self._brokers:
-            await broker.connect(bell)
+            await self._stage.connect(broker, bell)
             self._connected.append(broker)
         for broker, subscriber in resolved(self._brokers):
-            subscription = Subscription(subscriber, broker, bell, self._state)
+            subscription = self._stage.subscription(subscriber, broker, bell, self._state)
             self._running.append((subscriber, subscription))
             await subscription.open()
 
@@ -75,6 +78,10 @@ class Life:
         """Begin to read."""
         for _, subscription in self._running:
             subscription.start()
+
+    def replace(self, gone: Subscription, fresh: Subscription) -> None:
+        """Go on with another subscription in place of one that is gone."""
+        self._running = [(who, fresh if what is gone else what) for who, what in self._running]
 
     async def failure(self) -> tuple[str, BaseException]:
         """Return the name and the error of the first subscription that can't go on."""

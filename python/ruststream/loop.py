@@ -37,10 +37,10 @@ class Listener(Protocol):
 class Bell:
     """The core's bell on the running loop. Works on any loop that has `add_reader`."""
 
-    def __init__(self) -> None:
-        """Make the engine and watch its descriptor. To be called inside the running loop."""
+    def __init__(self, engine: Engine | None = None) -> None:
+        """Watch the descriptor of an engine, of a new one where none is given. To be called inside the running loop."""
         self.loop = asyncio.get_running_loop()
-        self.engine = Engine()
+        self.engine = Engine() if engine is None else engine
         self._listeners: dict[int, Listener] = {}
         self._answers: dict[int, asyncio.Future[Any]] = {}
         self._open = True

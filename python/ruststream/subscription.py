@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from ruststream.handler import HandlerPlan
     from ruststream.loop import Bell
     from ruststream.redis.broker import RedisBroker
+    from ruststream.redis.stream import RedisStream
     from ruststream.signature import Handler
     from ruststream.subscriber import Subscriber
 
@@ -46,13 +47,13 @@ class Subscription:
         """
         source = subscriber.source
         self.name = subscriber.name
-        self.consumer = source.consumer_name()
+        self.consumer = self._consumer_name(source)
         self.app_state = state
         """What handlers see as `ctx.state`."""
         self.state = "starting"
         """What the reader does: `starting`, `reading`, `retrying`, `stopped` or `failed`."""
         self.error: str | None = None
-        self.jitter: Final = random.Random()  # noqa: S311 - it spreads waits
+        self.jitter = random.Random()  # noqa: S311 - it spreads waits
         """The generator of the jitter of backoffs."""
         self.draining = False
         self.finished_reading = False
@@ -101,6 +102,9 @@ class Subscription:
             else Timeout(self.consumer_core, subscriber.timeout, cancels=subscriber.plan.is_async)
         )
         bell.listen(self.consumer_core.id, self)
+
+    def _consumer_name(self, source: RedisStream) -> str:
+        return source.consumer_name()
 
     # What the app does with it.
 

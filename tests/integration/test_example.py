@@ -53,6 +53,17 @@ def log(tmp_path):
     return tmp_path / "output.log"
 
 
+def test_without_a_server_the_demonstration_runs_within_its_process(log, tmp_path):
+    """An empty cache: it says so by where its workers run, loses nothing and fetches nothing."""
+    demonstration = [sys.executable, "examples/payments.py", "--payments", "600", "--min-idle", "1"]
+    with run(demonstration, log, XDG_CACHE_HOME=str(tmp_path / "cache")) as process:
+        assert process.wait(60) == 0, log.read_text()
+    text = log.read_text()
+    assert "3 workers run on a stream server within this process" in text
+    assert re.search(r"was lost \(crash\) with [1-9]\d* payments in hand", text)
+    assert text.rstrip().endswith("nothing was lost")
+
+
 @pytest.mark.parametrize("name", ["redis-8.10", "redis-7.0"])
 def test_the_demonstration_loses_nothing_although_a_worker_is_killed(name, log):
     """With CLAIM and without: all posted, what the killed worker had in hand recovered, nothing pending, exit 0."""

@@ -208,7 +208,7 @@ def subscriptions(no_server: object, monkeypatch: pytest.MonkeyPatch) -> type[St
     StandInSubscription.log.clear()
     for name, value in (("refuses", None), ("deaf", False), ("answers", True), ("handlers", ())):
         monkeypatch.setattr(StandInSubscription, name, value)
-    monkeypatch.setattr("ruststream.lifecycle.Subscription", StandInSubscription)
-    monkeypatch.setattr("ruststream.lifecycle.Bell", StandInBell)
+    monkeypatch.setattr("ruststream.stage.Subscription", StandInSubscription)
+    monkeypatch.setattr("ruststream.stage.Bell", StandInBell)
     monkeypatch.setattr("ruststream.lifecycle._GRACE", 0.05)
     return StandInSubscription

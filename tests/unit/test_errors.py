@@ -8,7 +8,7 @@ from ruststream import errors
 
 NAMES = {
     "AlreadySettledError", "ConfigError", "ConnectError", "DecodeError", "ForkError", "HandlerTimeoutError",
-    "LeaseLostError", "PublishError",
+    "LeaseLostError", "NotQuiescentError", "PublishError",
     "PublishUncertainError", "RustStreamError", "ServerTooOldError", "ShutDownError", "SubscribeError",
     "TransactionError",
 }  # fmt: skip

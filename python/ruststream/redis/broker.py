@@ -289,8 +289,12 @@ class RedisBroker:
             stream = stream_of(message_type)
         return Publisher(self, None if stream is None else name_text(stream, "publisher(stream)"), message_type)
 
-    async def connect(self, bell: Bell) -> None:
+    async def connect(self, bell: Bell, url: str | None = None) -> None:
         """Connect on the loop of this bell, and check the password.
+
+        Args:
+            bell: of the running loop.
+            url: of another server than the broker's own, with its own credentials, for a test.
 
         Raises:
             ConnectError: the server can't be reached, or refuses the credentials.
@@ -300,9 +304,9 @@ class RedisBroker:
             raise ConfigError(f"{self!r} is connected already: one app, or one `async with`, at a time")
         client = RedisClient(
             bell.engine,
-            self._address.url,
-            username=self._username,
-            password=self._password,
+            self._address.url if url is None else url,
+            username=self._username if url is None else None,
+            password=self._password if url is None else None,
             reconnect_initial=self._reconnect.initial,
             reconnect_maximum=self._reconnect.maximum,
         )

@@ -2,16 +2,24 @@
 //!
 //! It runs, or it is stopped. A stopped clock moves only when it is told to: sleeps wait for that, and end in the
 //! order they fall due. Whoever moves it goes from one due time to the next (`step`), and lets what woke there finish
-//! before it goes on.
+//! before it goes on. It does not stop where somebody only wants to look whether something has come (`doze`): what comes
+//! by itself, such as the age of a pending entry, is on a horizon that it knows.
 
 use std::collections::BTreeMap;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::{Arc, Weak};
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use parking_lot::Mutex;
 use tokio::time::Instant;
+
+/// What changes by itself as time passes, with nobody asleep until then.
+pub trait Horizon: Send + Sync + std::fmt::Debug {
+    /// The next time of day after this one at which something falls due, in milliseconds.
+    fn next_due_ms(&self, now_ms: u64) -> Option<u64>;
+}
 
 /// A monotonic clock that also knows the server's time of day.
 #[derive(Debug)]
@@ -35,7 +43,18 @@ struct Stopped {
     /// Since the clock began.
     now: Duration,
     sleepers: BTreeMap<Due, Waker>,
+    /// Those who wait for the next move, whatever it is.
+    dozers: BTreeMap<u64, Waker>,
     begun: u64,
+    moves: u64,
+    horizons: Vec<Weak<dyn Horizon>>,
+}
+
+impl Stopped {
+    fn number(&mut self) -> u64 {
+        self.begun += 1;
+        self.begun
+    }
 }
 
 impl Default for Clock {
@@ -109,6 +128,39 @@ impl Clock {
         }
     }
 
+    /// Wait before looking again for what may have come meanwhile. A stopped clock does not stop for that: the wait ends
+    /// when it is moved next, however far.
+    pub async fn doze(&self, duration: Duration) {
+        match &self.hands {
+            Hands::Running(_) => tokio::time::sleep(duration).await,
+            Hands::Stopped(stopped) => {
+                let moves = stopped.lock().moves;
+                Doze { stopped, moves, number: None }.await;
+            }
+        }
+    }
+
+    /// A stopped clock stops at the times of this horizon as well.
+    pub fn watch(&self, horizon: &Arc<impl Horizon + 'static>) {
+        if let Hands::Stopped(stopped) = &self.hands {
+            let horizon: Weak<dyn Horizon> = Arc::downgrade(horizon) as _;
+            stopped.lock().horizons.push(horizon);
+        }
+    }
+
+    /// How long until something on a horizon falls due.
+    fn on_the_horizon(&self) -> Option<Duration> {
+        let Hands::Stopped(stopped) = &self.hands else {
+            return None;
+        };
+        // Asked without the lock: whoever owns a horizon asks this clock for the time.
+        let horizons: Vec<_> = stopped.lock().horizons.iter().filter_map(Weak::upgrade).collect();
+        let now = self.server_ms();
+        let next = horizons.iter().filter_map(|horizon| horizon.next_due_ms(now)).min()?;
+        let origin = u64::try_from(self.server_origin_ms.load(Ordering::Relaxed)).unwrap_or(0);
+        Some(Duration::from_millis(next.saturating_sub(origin)).saturating_sub(self.elapsed()))
+    }
+
     /// Wait until the server's time of day is `server_ms`.
     pub async fn sleep_until_server_ms(&self, server_ms: u64) {
         loop {
@@ -121,31 +173,34 @@ impl Clock {
         }
     }
 
-    /// How long until the next sleep ends. None: nobody sleeps, or the clock runs by itself.
+    /// How long until the next sleep ends or something on a horizon falls due. None: there is nothing of the kind, or the
+    /// clock runs by itself.
     pub fn next_due(&self) -> Option<Duration> {
         let Hands::Stopped(stopped) = &self.hands else {
             return None;
         };
+        let horizon = self.on_the_horizon();
         let stopped = stopped.lock();
-        stopped.sleepers.first_key_value().map(|((due, _), _)| due.saturating_sub(stopped.now))
+        let sleeper = stopped.sleepers.first_key_value().map(|((due, _), _)| due.saturating_sub(stopped.now));
+        [sleeper, horizon].into_iter().flatten().min()
     }
 
-    /// Move a stopped clock to the next time a sleep ends, `limit` ahead at most, and wake what ends there. Returns how
-    /// far it moved; none: no sleep ends by then, and the clock was moved by all of `limit`. A running clock does not
-    /// move.
+    /// Move a stopped clock to the next time something falls due, `limit` ahead at most, and wake what waits for it.
+    /// Returns how far it moved; none: nothing falls due by then, and the clock was moved by all of `limit`. A running
+    /// clock does not move.
     pub fn step(&self, limit: Duration) -> Option<Duration> {
         let Hands::Stopped(stopped) = &self.hands else {
             return None;
         };
+        let moved = self.next_due().filter(|next| *next <= limit);
         let mut woken = Vec::new();
         let mut stopped = stopped.lock();
-        let until = stopped.now.saturating_add(limit);
-        let next = stopped.sleepers.first_key_value().map(|((due, _), _)| (*due).max(stopped.now));
-        let moved = next.filter(|next| *next <= until).map(|next| next.saturating_sub(stopped.now));
         stopped.now = stopped.now.saturating_add(moved.unwrap_or(limit));
+        stopped.moves += 1;
         while stopped.sleepers.first_key_value().is_some_and(|((due, _), _)| *due <= stopped.now) {
             woken.extend(stopped.sleepers.pop_first().map(|(_, waker)| waker));
         }
+        woken.extend(std::mem::take(&mut stopped.dozers).into_values());
         drop(stopped);
         woken.into_iter().for_each(Waker::wake);
         moved
@@ -177,10 +232,7 @@ impl Future for Sleep<'_> {
         if stopped.now >= self.due {
             return Poll::Ready(());
         }
-        let number = self.number.unwrap_or_else(|| {
-            stopped.begun += 1;
-            stopped.begun
-        });
+        let number = self.number.unwrap_or_else(|| stopped.number());
         stopped.sleepers.insert((self.due, number), context.waker().clone());
         drop(stopped);
         self.number = Some(number);
@@ -196,10 +248,41 @@ impl Drop for Sleep<'_> {
     }
 }
 
+/// A wait for the next move of a stopped clock.
+struct Doze<'a> {
+    stopped: &'a Mutex<Stopped>,
+    /// How often it had been moved when the wait began.
+    moves: u64,
+    /// Its number, once it waits.
+    number: Option<u64>,
+}
+
+impl Future for Doze<'_> {
+    type Output = ();
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
+        let mut stopped = self.stopped.lock();
+        if stopped.moves != self.moves {
+            return Poll::Ready(());
+        }
+        let number = self.number.unwrap_or_else(|| stopped.number());
+        stopped.dozers.insert(number, context.waker().clone());
+        drop(stopped);
+        self.number = Some(number);
+        Poll::Pending
+    }
+}
+
+impl Drop for Doze<'_> {
+    fn drop(&mut self) {
+        if let Some(number) = self.number {
+            self.stopped.lock().dozers.remove(&number);
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
     use super::*;
 
     const SECOND: Duration = Duration::from_secs(1);
@@ -270,6 +353,56 @@ mod tests {
         rest().await;
         assert_eq!(*ended.lock(), [(1_000, 1), (1_000, 0)]);
         assert_eq!(clock.next_due(), Some(Duration::from_secs(4)));
+    }
+
+    /// Falls due at these times of day.
+    #[derive(Debug)]
+    struct Dues(Vec<u64>);
+
+    impl Horizon for Dues {
+        fn next_due_ms(&self, now_ms: u64) -> Option<u64> {
+            self.0.iter().copied().find(|due| *due > now_ms)
+        }
+    }
+
+    #[tokio::test]
+    async fn it_stops_for_what_falls_due_and_not_for_those_who_only_look() {
+        let clock = Arc::new(Clock::stopped(1_000));
+        let horizon = Arc::new(Dues(vec![1_000, 1_010, 1_300]));
+        clock.watch(&horizon);
+        let looks = Arc::new(Mutex::new(Vec::new()));
+        let looking = tokio::spawn({
+            let (clock, looks) = (Arc::clone(&clock), Arc::clone(&looks));
+            async move {
+                loop {
+                    clock.doze(Duration::from_millis(1)).await;
+                    looks.lock().push(clock.now_ms());
+                }
+            }
+        });
+        let ended = sleepers(&clock, &[100]);
+        rest().await;
+        let mut left = SECOND;
+        while let Some(moved) = clock.step(left) {
+            left -= moved;
+            rest().await;
+        }
+        rest().await;
+        assert_eq!(
+            (looks.lock().as_slice(), ended.lock().as_slice()),
+            ([10, 100, 300, 1_000].as_slice(), [(100, 0)].as_slice())
+        );
+        drop(horizon);
+        assert_eq!(clock.next_due(), None);
+        looking.abort();
+    }
+
+    #[tokio::test]
+    async fn a_running_clock_ends_a_doze_by_its_time() {
+        let clock = Clock::new();
+        clock.watch(&Arc::new(Dues(vec![u64::MAX])));
+        clock.doze(Duration::from_millis(1)).await;
+        assert!(clock.now_ms() >= 1);
     }
 
     #[tokio::test]

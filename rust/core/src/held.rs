@@ -4,18 +4,23 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
+use tokio::sync::Notify;
 
 use crate::batch::{Batch, Mark, Token};
 use crate::entry::EntryId;
 
 /// The live batches of one subscription, oldest first.
 #[derive(Debug, Default)]
-pub struct Held(Mutex<VecDeque<Arc<Batch>>>);
+pub struct Held {
+    held: Mutex<VecDeque<Arc<Batch>>>,
+    /// Rung for each batch.
+    arrived: Notify,
+}
 
 impl Held {
     /// Hold a batch, and let go of those that are done. Batches end nearly in order, so the sweep is short.
     pub fn push(&self, batch: Arc<Batch>) {
-        let mut batches = self.0.lock();
+        let mut batches = self.held.lock();
         while batches.front().is_some_and(|front| front.open() == 0) {
             batches.pop_front();
         }
@@ -24,11 +29,20 @@ impl Held {
             batches.retain(|batch| batch.open() > 0);
         }
         batches.push_back(batch);
+        drop(batches);
+        self.arrived.notify_one();
+    }
+
+    /// Return once something is held. For one waiter.
+    pub async fn any(&self) {
+        while self.batches().is_empty() {
+            self.arrived.notified().await;
+        }
     }
 
     /// The entry with this id, unless it is done.
     pub fn find(&self, id: EntryId) -> Option<Token> {
-        let batches = self.0.lock();
+        let batches = self.held.lock();
         batches.iter().filter(|batch| batch.open() > 0).find_map(|batch| {
             let index = batch.position(id)?;
             (batch.mark(index) != Mark::Done).then(|| Token::new(Arc::clone(batch), index))
@@ -37,7 +51,7 @@ impl Held {
 
     /// The batches with something open, oldest first.
     pub fn batches(&self) -> Vec<Arc<Batch>> {
-        let mut batches = self.0.lock();
+        let mut batches = self.held.lock();
         batches.retain(|batch| batch.open() > 0);
         batches.iter().cloned().collect()
     }
@@ -73,6 +87,23 @@ mod tests {
         assert_eq!(held.tokens().len(), 3);
     }
 
+    #[tokio::test]
+    async fn one_who_waits_for_something_waits_while_nothing_is_open() {
+        let held = Arc::new(Held::default());
+        let done = batch(&[1]);
+        held.push(Arc::clone(&done));
+        held.any().await;
+        done.tokens().for_each(|token| assert!(token.advance(Mark::Queued, Mark::Done)));
+        let waiting = tokio::spawn({
+            let held = Arc::clone(&held);
+            async move { held.any().await }
+        });
+        tokio::task::yield_now().await;
+        assert!(!waiting.is_finished());
+        held.push(batch(&[2]));
+        assert!(waiting.await.is_ok());
+    }
+
     #[test]
     fn one_slow_entry_does_not_keep_the_batches_after_it() {
         let held = Held::default();
@@ -84,7 +115,7 @@ mod tests {
                 token.advance(Mark::Queued, Mark::Done);
             }
         }
-        assert!(held.0.lock().len() <= 600);
+        assert!(held.held.lock().len() <= 600);
         assert_eq!(held.tokens().len(), 1);
     }
 }

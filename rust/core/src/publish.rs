@@ -118,6 +118,7 @@ impl Publisher {
                 *self.state.lock() = State::Idle;
                 self.idle.notify_waiters();
                 tokio::select! {
+                    biased;
                     () = closed.cancelled() => {}
                     () = self.wake.notified() => {}
                 }
@@ -125,6 +126,7 @@ impl Publisher {
                 continue;
             }
             let results = tokio::select! {
+                biased;
                 () = closed.cancelled() => {
                     let cut = lost(&Error::Lost("the broker was closed".into()));
                     vec![Err(cut); sending.entries.len()]

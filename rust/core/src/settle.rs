@@ -9,6 +9,7 @@ use tokio::sync::Notify;
 
 use crate::backoff::{Backoff, Quiet};
 use crate::batch::Token;
+use crate::clock::Clock;
 use crate::event::{Event, Level};
 use crate::letter::Letter;
 use crate::store::Append;
@@ -154,16 +155,20 @@ impl Settler {
         self.queue.lock().len()
     }
 
-    async fn next(&self) -> Work {
+    async fn next(&self, clock: &Clock) -> Work {
         loop {
             let gathered = self.gathered();
             if gathered == 0 {
                 self.wake.notified().await;
                 continue;
             }
-            if gathered < self.gather && !self.hurry.load(Ordering::Acquire) {
-                // Errors and wakes alike end the wait; either way what is there goes out.
-                let _ = tokio::time::timeout(LINGER, self.wake.notified()).await;
+            // A stopped clock does not pass while work is done: nothing would come meanwhile.
+            if gathered < self.gather && !self.hurry.load(Ordering::Acquire) && !clock.is_stopped() {
+                tokio::select! {
+                    biased;
+                    () = self.wake.notified() => {}
+                    () = clock.sleep(LINGER) => {}
+                }
             }
             return std::mem::take(&mut *self.queue.lock());
         }
@@ -174,12 +179,13 @@ impl Settler {
         let quiet = Quiet::default();
         loop {
             let mut work = tokio::select! {
+                biased;
                 () = subscription.closed.cancelled() => return,
-                work = subscription.settler.next() => work,
+                work = subscription.settler.next(&subscription.clock) => work,
             };
             while let Err(error) = subscription.source.settle(&subscription, &mut work).await {
                 work.resend = true;
-                if let Some(unsaid) = quiet.allow() {
+                if let Some(unsaid) = quiet.allow(subscription.clock.now_ms()) {
                     subscription.events.post(Event::Log {
                         level: Level::Warning,
                         message: format!(
@@ -190,6 +196,7 @@ impl Settler {
                     });
                 }
                 tokio::select! {
+                    biased;
                     () = subscription.closed.cancelled() => return,
                     () = subscription.clock.sleep(backoff.wait()) => {}
                 }
@@ -206,7 +213,6 @@ mod tests {
 
     use super::*;
     use crate::batch::{Batch, Origin, RawBatch};
-    use crate::clock::Clock;
     use crate::entry::{EntryId, Slot};
     use crate::error::{Error, Result};
     use crate::event::Events;
@@ -300,7 +306,7 @@ mod tests {
     async fn gathered(gather: usize, given: &[u64]) -> (usize, Duration) {
         let settler = Arc::new(Settler::new(gather));
         let waiting = Arc::clone(&settler);
-        let next = tokio::spawn(async move { waiting.next().await });
+        let next = tokio::spawn(async move { waiting.next(&Clock::new()).await });
         let begun = Instant::now();
         for count in given {
             tokio::task::yield_now().await;
@@ -319,6 +325,13 @@ mod tests {
         assert_eq!(gathered(3, &[4]).await, (4, Duration::ZERO));
     }
 
+    #[tokio::test]
+    async fn a_stopped_clock_is_not_waited_for() {
+        let settler = Settler::new(100);
+        settler.acks(&mut batch(1).tokens().collect());
+        assert_eq!(settler.next(&Clock::stopped(0)).await.len(), 1);
+    }
+
     #[tokio::test(start_paused = true)]
     async fn a_flush_waits_for_the_last_answer_and_for_no_company() {
         let settler = Arc::new(Settler::new(100));
@@ -329,7 +342,7 @@ mod tests {
         let flush = tokio::spawn(async move { waiting.flush().await });
         tokio::task::yield_now().await;
         let begun = Instant::now();
-        let work = settler.next().await;
+        let work = settler.next(&Clock::new()).await;
         assert_eq!((work.acks.len(), work.len(), work.resend, begun.elapsed()), (2, 3, false, Duration::ZERO));
         for answered in [2, 1] {
             assert!(!flush.is_finished());

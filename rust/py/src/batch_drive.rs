@@ -1,5 +1,6 @@
 //! The inner loop of a lane whose handler takes batches: gather, decode, call, settle, next.
 
+use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use parking_lot::Mutex;
@@ -11,10 +12,10 @@ use ruststream_core::event::Event;
 use ruststream_core::gather::{Gather, Look};
 
 use crate::batch_context::{BatchContext, Element};
+use crate::call;
 use crate::consumer::{Consumer, Queued};
 use crate::context::Context;
 use crate::drive::{self, Acks, Binding, Call, SLICE};
-use crate::{call, runtime};
 
 /// How a subscription makes batches.
 #[derive(Debug)]
@@ -43,7 +44,7 @@ pub(crate) fn drive(
     let said = |more: bool| Ok(more.into_pyobject(py)?.to_owned().into_any().unbind());
     let started = Instant::now();
     loop {
-        let (entries, partitions) = match take(slf, binding, batching)? {
+        let (entries, partitions) = match take(slf, binding, batching) {
             Taken::Nothing => return said(false),
             Taken::Entries(entries, partitions) => (entries, partitions),
         };
@@ -83,7 +84,7 @@ pub(crate) fn ack(consumer: &Consumer, batch: &BatchContext) {
 }
 
 /// Sort in what has come, and take a batch if there is one.
-fn take(slf: &Bound<'_, Consumer>, binding: &Binding, batching: &Batching) -> PyResult<Taken> {
+fn take(slf: &Bound<'_, Consumer>, binding: &Binding, batching: &Batching) -> Taken {
     let this = slf.get();
     while let Some(batch) = this.subscription.inbox.pop() {
         Consumer::queue(slf, &batch, binding.key_of.as_ref());
@@ -92,19 +93,20 @@ fn take(slf: &Bound<'_, Consumer>, binding: &Binding, batching: &Batching) -> Py
         let mut lanes = this.lanes.lock();
         let mut gather = batching.gather.lock();
         let most = gather.most();
-        let look = gather.look(lanes.ready_up_to(most), this.no_more_comes(), this.subscription.clock.now_ms());
+        let last = this.no_more_comes() || this.hurry.swap(false, Ordering::AcqRel);
+        let look = gather.look(lanes.ready_up_to(most), last, this.subscription.clock.now_ms());
         if look == Look::Take {
             let (mut entries, mut partitions) = (Vec::with_capacity(most.min(lanes.len())), Vec::new());
             lanes.take_many(most, &mut entries, &mut partitions);
-            return Ok(Taken::Entries(entries, partitions));
+            return Taken::Entries(entries, partitions);
         }
         look
     };
     if let Look::Wait(Some(wait)) = look {
         let consumer = this.subscription.id;
-        this.ring_after(runtime::get(slf.py())?, wait, Event::Ready { consumer });
+        this.ring_after(wait, Event::Ready { consumer });
     }
-    Ok(Taken::Nothing)
+    Taken::Nothing
 }
 
 /// Decode what is still ours into `messages`. What does not decode is settled alone, by what its failure says.

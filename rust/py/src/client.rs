@@ -4,11 +4,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use pyo3::prelude::*;
-use pyo3::types::{PyBytes, PyDict, PySequence, PyTuple};
+use pyo3::types::{PyBytes, PyDict, PyList, PySequence, PyTuple};
 use ruststream_core::backoff::Backoff;
 use ruststream_core::clock::Clock;
 use ruststream_core::error::Result;
 use ruststream_core::header;
+use ruststream_core::inspect::Inspect;
 use ruststream_core::model::{ModelStore, Models};
 use ruststream_core::publish::Publisher;
 use ruststream_core::redis::{Address, RedisStore};
@@ -17,6 +18,8 @@ use ruststream_core::stream::Groups;
 use tokio_util::sync::CancellationToken;
 
 use crate::engine::Engine;
+use crate::entry_id::EntryId;
+use crate::tasks::Tasks;
 use crate::{control, errors, runtime};
 
 /// How often the server's time of day is asked for.
@@ -27,6 +30,8 @@ const CLOCK: Duration = Duration::from_secs(60);
 #[derive(Debug)]
 pub(crate) struct RedisClient {
     pub(crate) store: Arc<dyn StreamStore>,
+    pub(crate) tasks: Tasks,
+    inspect: Arc<dyn Inspect>,
     pub(crate) groups: Groups,
     pub(crate) clock: Arc<Clock>,
     /// The clock is the server's own, and nothing is to be learnt of it.
@@ -49,14 +54,22 @@ impl RedisClient {
         reconnect_initial: f64,
         reconnect_maximum: f64,
     ) -> PyResult<Self> {
-        let (store, clock, same_clock) = server(url, username, password).map_err(|error| errors::to_py(py, &error))?;
+        let Server { store, inspect, clock, same_clock } =
+            server(engine, url, username, password).map_err(|error| errors::to_py(py, &error))?;
+        let (initial, maximum) = (seconds(reconnect_initial), seconds(reconnect_maximum));
+        let reconnect = match engine.trial {
+            Some(_) => Backoff::seeded(initial, maximum, 0),
+            None => Backoff::new(initial, maximum),
+        };
         let publisher = Publisher::new(Arc::clone(&store), Arc::clone(&engine.bell) as _);
         Ok(Self {
             store,
+            tasks: engine.tasks.clone(),
+            inspect,
             groups: Groups::default(),
             clock,
             same_clock,
-            reconnect: Backoff::new(seconds(reconnect_initial), seconds(reconnect_maximum)),
+            reconnect,
             publisher: Arc::new(publisher),
             closed: CancellationToken::new(),
         })
@@ -66,17 +79,18 @@ impl RedisClient {
     fn connect<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         let (store, clock) = (Arc::clone(&self.store), Arc::clone(&self.clock));
         let (publisher, closed) = (Arc::clone(&self.publisher), self.closed.clone());
-        let same_clock = self.same_clock;
+        let (same_clock, tasks) = (self.same_clock, self.tasks.clone());
         let work = async move {
             let abilities = store.connect().await?;
-            tokio::spawn(publisher.run(closed.clone()));
+            tasks.spawn(publisher.run(closed.clone()));
             if same_clock {
                 return Ok(abilities);
             }
             clock.set_server_ms(store.time_ms().await?);
-            tokio::spawn(async move {
+            tasks.spawn(async move {
                 loop {
                     tokio::select! {
+                        biased;
                         () = closed.cancelled() => return,
                         () = clock.sleep(CLOCK) => {}
                     }
@@ -88,7 +102,7 @@ impl RedisClient {
             });
             Ok(abilities)
         };
-        control::future(py, work, abilities_dict)
+        control::future(py, &self.tasks, work, abilities_dict)
     }
 
     /// Queue one entry. Returns the ticket of its event.
@@ -156,7 +170,38 @@ impl RedisClient {
             store.close().await;
             Ok(())
         };
-        control::future(py, work, control::nothing)
+        control::future(py, &self.tasks, work, control::nothing)
+    }
+
+    /// All entries of a stream, and their fields in order.
+    fn entries<'py>(&self, py: Python<'py>, stream: &str) -> PyResult<Bound<'py, PyList>> {
+        let pair = |(name, value): (Vec<u8>, Vec<u8>)| (PyBytes::new(py, &name), PyBytes::new(py, &value));
+        let entries = self.tasks.wait(py, self.inspect.entries(stream))?.into_iter();
+        PyList::new(py, entries.map(|(id, fields)| (EntryId(id), fields.into_iter().map(pair).collect::<Vec<_>>())))
+    }
+
+    /// A group's pending list.
+    fn pending<'py>(&self, py: Python<'py>, stream: &str, group: &str) -> PyResult<Bound<'py, PyList>> {
+        let pending = self.tasks.wait(py, self.inspect.pending(stream, group))?.into_iter();
+        PyList::new(py, pending.map(|one| (EntryId(one.id), one.consumer, one.idle_ms, one.count)))
+    }
+
+    /// Take an entry over as another consumer. False: it is not pending.
+    fn steal(&self, py: Python<'_>, stream: &str, group: &str, consumer: &str, id: &EntryId) -> PyResult<bool> {
+        self.tasks.wait(py, self.inspect.steal(stream, group, consumer, id.0))
+    }
+
+    /// Whether entries wait that the group has not given out, and how many delayed ones are due.
+    fn owed(&self, py: Python<'_>, stream: &str, group: &str, delay_key: &str) -> PyResult<(bool, usize)> {
+        self.tasks.wait(py, async {
+            let cursor = self.store.cursor(stream, group).await?;
+            Ok((self.store.last_id(stream).await? > cursor, self.inspect.due(delay_key).await?))
+        })
+    }
+
+    /// Delete keys.
+    fn delete(&self, py: Python<'_>, keys: Vec<String>) -> PyResult<()> {
+        self.tasks.wait(py, self.inspect.delete(keys))
     }
 }
 
@@ -167,19 +212,34 @@ impl RedisClient {
     }
 }
 
-/// The server behind a URL, and its clock: one in this process, shared by all that name it, or one to connect to.
-fn server(
-    url: &str,
-    username: Option<&str>,
-    password: Option<&str>,
-) -> Result<(Arc<dyn StreamStore>, Arc<Clock>, bool)> {
-    if let Some(name) = url.strip_prefix("memory://") {
-        let model = Models::named(name);
-        let clock = Arc::clone(model.clock());
-        return Ok((Arc::new(ModelStore::new(model)), clock, true));
+/// A server as its client sees it.
+struct Server {
+    store: Arc<dyn StreamStore>,
+    inspect: Arc<dyn Inspect>,
+    clock: Arc<Clock>,
+    /// The clock is the server's own.
+    same_clock: bool,
+}
+
+impl Server {
+    fn within(store: ModelStore) -> Self {
+        let store = Arc::new(store);
+        let clock = Arc::clone(store.model().clock());
+        Self { inspect: Arc::clone(&store) as _, store, clock, same_clock: true }
     }
-    let address = Address::parse(url, username, password)?;
-    Ok((Arc::new(RedisStore::new(address)), Arc::new(Clock::new()), false))
+}
+
+/// The server behind a URL: the model that stands for it in a test, one in this process, shared by all that name it, or
+/// one to connect to.
+fn server(engine: &Engine, url: &str, username: Option<&str>, password: Option<&str>) -> Result<Server> {
+    if let Some(trial) = &engine.trial {
+        return Ok(Server::within(trial.store(url)));
+    }
+    if let Some(name) = url.strip_prefix("memory://") {
+        return Ok(Server::within(ModelStore::new(Models::named(name))));
+    }
+    let store = Arc::new(RedisStore::new(Address::parse(url, username, password)?));
+    Ok(Server { inspect: Arc::clone(&store) as _, store, clock: Arc::new(Clock::new()), same_clock: false })
 }
 
 /// Seconds of Python as a duration; nonsense was refused before.

@@ -1,6 +1,7 @@
 //! `Consumer`: one subscription as the loop thread uses it.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
@@ -18,9 +19,10 @@ use ruststream_core::header;
 use ruststream_core::held::Held;
 use ruststream_core::lanes::Lanes;
 use ruststream_core::letter::{Letter, Reason};
+use ruststream_core::pump;
 use ruststream_core::settle::{Outcome, Settler};
 use ruststream_core::store::{Append, Bound as Within};
-use ruststream_core::stream::{Mode, StreamSettings, StreamSource};
+use ruststream_core::stream::{Group, Mode, StreamSettings, StreamSource};
 use ruststream_core::subscription::{Parts, Settled, Subscription};
 use tokio_util::sync::CancellationToken;
 
@@ -31,6 +33,7 @@ use crate::context::Context;
 use crate::drive::{self, Binding, Direct, Stepper};
 use crate::engine::Engine;
 use crate::entry_id::EntryId;
+use crate::tasks::Tasks;
 use crate::{control, errors, runtime};
 
 const ACK: u8 = 0;
@@ -71,6 +74,10 @@ pub(crate) struct Consumer {
     /// The reader waits for room for so many entries.
     reads_at: usize,
     dead_letter: Option<Arc<str>>,
+    group: Arc<Group>,
+    /// The next batch need not be full: a test has nothing else to do.
+    pub(crate) hurry: AtomicBool,
+    tasks: Tasks,
     reconnect: Backoff,
     /// Cancelled once the reader has returned.
     reader_done: CancellationToken,
@@ -137,7 +144,7 @@ impl Consumer {
             trim,
             reconnect: client.reconnect.clone(),
         };
-        let source = StreamSource::new(settings, Arc::clone(&client.store), shared);
+        let source = StreamSource::new(settings, Arc::clone(&client.store), Arc::clone(&shared));
         let origin = Origin { subscription: name, stream, group, consumer };
         let subscription = Subscription::new(Parts {
             id: engine.number(),
@@ -157,6 +164,9 @@ impl Consumer {
             by_key,
             reads_at: count.max(1).div_ceil(2),
             dead_letter,
+            group: shared,
+            hurry: AtomicBool::new(false),
+            tasks: client.tasks.clone(),
             reconnect: client.reconnect.clone(),
             reader_done: CancellationToken::new(),
             started: Mutex::new(false),
@@ -203,17 +213,17 @@ impl Consumer {
     fn open<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         let subscription = Arc::clone(&self.subscription);
         let work = async move { subscription.source.open(&subscription).await };
-        control::future(py, work, control::nothing)
+        control::future(py, &self.tasks, work, control::nothing)
     }
 
     /// Begin to read.
-    fn start(&self, py: Python<'_>) -> PyResult<()> {
-        let runtime = runtime::get(py)?;
+    fn start(&self) -> PyResult<()> {
+        runtime::check()?;
         if std::mem::replace(&mut *self.started.lock(), true) {
             return Err(PyRuntimeError::new_err("the consumer was started before"));
         }
         let done = self.reader_done.clone();
-        self.spawn(runtime, move |subscription| async move {
+        self.spawn(move |subscription| async move {
             let result = subscription.source.read(&subscription).await;
             done.cancel();
             if result.is_ok() {
@@ -222,11 +232,11 @@ impl Consumer {
             result
         });
         let reconnect = self.reconnect.clone();
-        self.spawn(runtime, move |subscription| async move {
+        self.spawn(move |subscription| async move {
             Settler::run(subscription, reconnect).await;
             Ok(())
         });
-        self.spawn(runtime, |subscription| async move {
+        self.spawn(|subscription| async move {
             subscription.source.tend(&subscription).await;
             Ok(())
         });
@@ -299,9 +309,10 @@ impl Consumer {
     }
 
     /// Ask for an `ALARM` event in so many seconds of the core's clock.
-    fn alarm(&self, py: Python<'_>, after: f64) -> PyResult<()> {
+    fn alarm(&self, after: f64) -> PyResult<()> {
+        runtime::check()?;
         let consumer = self.subscription.id;
-        self.ring_after(runtime::get(py)?, seconds(after), Event::Alarm { consumer });
+        self.ring_after(seconds(after), Event::Alarm { consumer });
         Ok(())
     }
 
@@ -334,7 +345,7 @@ impl Consumer {
             }
             Ok(())
         };
-        control::future(py, work, control::nothing)
+        control::future(py, &self.tasks, work, control::nothing)
     }
 
     /// Give back what was never started.
@@ -346,7 +357,7 @@ impl Consumer {
         let tokens = self.subscription.withdraw(tokens);
         let subscription = Arc::clone(&self.subscription);
         let work = async move { if tokens.is_empty() { Ok(0) } else { subscription.release(tokens).await } };
-        control::future(py, work, control::number)
+        control::future(py, &self.tasks, work, control::number)
     }
 
     /// Return once every outcome given so far has been answered by the server.
@@ -356,7 +367,7 @@ impl Consumer {
             subscription.settler.flush().await;
             Ok(())
         };
-        control::future(py, work, control::nothing)
+        control::future(py, &self.tasks, work, control::nothing)
     }
 
     /// Stop timers. What is unsettled stays pending.
@@ -373,7 +384,30 @@ impl Consumer {
             }
             Ok(())
         };
-        control::future(py, work, control::nothing)
+        control::future(py, &self.tasks, work, control::nothing)
+    }
+
+    /// Hand the next batch over as it is, without waiting for it to fill. False: nothing waits.
+    fn hurry(&self) -> bool {
+        let waits = self.lanes.lock().has_ready();
+        if waits {
+            self.hurry.store(true, Ordering::Release);
+            self.subscription.events.post(Event::Ready { consumer: self.subscription.id });
+        }
+        waits
+    }
+
+    /// Be gone as a killed process is: nothing more is sent, nothing is handed back, and what the group's other
+    /// subscriptions here know of its entries is forgotten.
+    fn abandon(&self, client: &RedisClient) {
+        let Origin { stream, group, .. } = &*self.subscription.origin;
+        client.groups.forget(stream, group);
+        self.group.leave(&self.subscription.held);
+        self.subscription.stop.cancel();
+        self.subscription.closed.cancel();
+        self.binding.lock().take();
+        self.lanes.lock().clear();
+        self.subscription.inbox.clear();
     }
 
     /// Counters and gauges.
@@ -442,29 +476,33 @@ impl Consumer {
         }
     }
 
-    fn spawn<F, W>(&self, runtime: &'static tokio::runtime::Runtime, work: F)
+    fn spawn<F, W>(&self, work: F)
     where
         F: FnOnce(Arc<Subscription>) -> W,
         W: Future<Output = Result<(), Error>> + Send + 'static,
     {
         let subscription = Arc::clone(&self.subscription);
-        let task = runtime.spawn(work(Arc::clone(&subscription)));
-        runtime.spawn(async move {
+        let task = pump::caught(work(Arc::clone(&subscription)));
+        self.tasks.spawn(async move {
             let failed = match task.await {
                 Ok(Ok(())) => return,
                 Ok(Err(error)) => error,
                 // A panic is a fault of ours: the subscription ends with an error instead of going deaf.
-                Err(error) => Error::Subscribe(format!("{}: internal error: {error}", subscription.describe())),
+                Err(panic) => {
+                    let text = pump::panic_text(panic.as_ref());
+                    Error::Subscribe(format!("{}: internal error: {text}", subscription.describe()))
+                }
             };
             subscription.post_state(State::Failed(failed));
         });
     }
 
     /// Post an event after a wait, unless the subscription ends before.
-    pub(crate) fn ring_after(&self, runtime: &'static tokio::runtime::Runtime, wait: Duration, event: Event) {
+    pub(crate) fn ring_after(&self, wait: Duration, event: Event) {
         let subscription = Arc::clone(&self.subscription);
-        runtime.spawn(async move {
+        self.tasks.spawn(async move {
             tokio::select! {
+                biased;
                 () = subscription.closed.cancelled() => {}
                 () = subscription.clock.sleep(wait) => subscription.events.post(event),
             }

@@ -6,6 +6,7 @@
 
 use std::future::Future;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
@@ -13,8 +14,10 @@ use pyo3::prelude::*;
 use pyo3_async_runtimes::TaskLocals;
 use pyo3_async_runtimes::generic::{self, ContextExt, Runtime};
 use ruststream_core::error::Result;
+use ruststream_core::pump::Pump;
 use tokio::task::{JoinError, JoinHandle};
 
+use crate::tasks::Tasks;
 use crate::{errors, runtime};
 
 /// How long an exit waits for a result that is being delivered. It takes microseconds, or a busy machine's 5 ms.
@@ -93,21 +96,60 @@ pub(crate) fn settle_at_exit(py: Python<'_>) {
     });
 }
 
-/// Run `work` on the runtime; what Python awaits resolves to what `into` makes of its result.
-pub(crate) fn future<T, F>(
-    py: Python<'_>,
+/// Run `work` where the core's tasks run; what Python awaits resolves to what `into` makes of its result.
+pub(crate) fn future<'py, T, F>(
+    py: Python<'py>,
+    tasks: &Tasks,
     work: F,
     into: fn(Python<'_>, T) -> PyResult<Py<PyAny>>,
-) -> PyResult<Bound<'_, PyAny>>
+) -> PyResult<Bound<'py, PyAny>>
 where
     T: Send + 'static,
     F: Future<Output = Result<T>> + Send + 'static,
 {
-    runtime::get(py)?;
+    runtime::check()?;
+    if let Tasks::Pumped(pump) = tasks {
+        return pumped(py, pump, work, into);
+    }
     generic::future_into_py::<Counted, _, _>(py, async move {
         let result = work.await;
         Ok(Delivered { result, into })
     })
+}
+
+/// The same where the loop thread runs the tasks itself: whoever drops the task is attached.
+fn pumped<'py, T, F>(
+    py: Python<'py>,
+    pump: &Arc<Pump>,
+    work: F,
+    into: fn(Python<'_>, T) -> PyResult<Py<PyAny>>,
+) -> PyResult<Bound<'py, PyAny>>
+where
+    T: Send + 'static,
+    F: Future<Output = Result<T>> + Send + 'static,
+{
+    let future = py.import("asyncio")?.call_method0("get_running_loop")?.call_method0("create_future")?;
+    let waiting = future.clone().unbind();
+    pump.spawn(async move {
+        let result = work.await;
+        Python::attach(|py| {
+            let delivered = deliver(waiting.bind(py), Delivered { result, into });
+            delivered.unwrap_or_else(|error| error.write_unraisable(py, None));
+        });
+    });
+    Ok(future)
+}
+
+fn deliver<T: Send + 'static>(waiting: &Bound<'_, PyAny>, delivered: Delivered<T>) -> PyResult<()> {
+    let py = waiting.py();
+    if waiting.call_method0("done")?.is_truthy()? {
+        return Ok(());
+    }
+    match delivered.into_pyobject(py) {
+        Ok(value) => waiting.call_method1("set_result", (value,))?,
+        Err(error) => waiting.call_method1("set_exception", (error.into_value(py),))?,
+    };
+    Ok(())
 }
 
 /// A result on its way: turned into a Python object by the thread that delivers it, which is attached anyway.

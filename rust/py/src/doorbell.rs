@@ -43,7 +43,12 @@ impl Doorbell {
         std::mem::take(&mut *self.events.lock())
     }
 
-    fn ring(&self) {
+    /// Whether something waits to be drained.
+    pub(crate) fn is_waiting(&self) -> bool {
+        !self.events.lock().is_empty()
+    }
+
+    pub(crate) fn ring(&self) {
         if !self.rung.swap(true, Ordering::AcqRel) {
             // A full pipe means that it has rung already.
             let _ = rustix::io::write(self.strike.as_ref().unwrap_or(&self.listen), &1u64.to_ne_bytes());

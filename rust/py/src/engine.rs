@@ -2,16 +2,23 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList, PyTuple};
 use ruststream_core::entry;
 use ruststream_core::error::Result;
 use ruststream_core::event::{Event, State};
+use ruststream_core::pump::Pump;
 
 use crate::doorbell::Doorbell;
 use crate::entry_id::EntryId;
+use crate::tasks::Tasks;
+use crate::trial::Trial;
 use crate::{errors, runtime};
+
+/// Steps of the core's tasks between two turns of the loop, where it runs them itself.
+const STEPS: usize = 10_000;
 
 const READY: u8 = 0;
 const DONE: u8 = 1;
@@ -39,18 +46,30 @@ pub(crate) const EVENTS: [(&str, u8); 8] = [
 #[derive(Debug)]
 pub(crate) struct Engine {
     pub(crate) bell: Arc<Doorbell>,
+    pub(crate) tasks: Tasks,
+    /// Where a test runs on models with a stopped clock.
+    pub(crate) trial: Option<Trial>,
     next_consumer: AtomicUsize,
 }
 
 #[pymethods]
 impl Engine {
     #[new]
-    #[pyo3(signature = (*, threads=1))]
-    fn new(py: Python<'_>, threads: usize) -> PyResult<Self> {
-        runtime::start(py, threads)?;
+    #[pyo3(signature = (*, threads=1, stopped_at_ms=None))]
+    fn new(py: Python<'_>, threads: usize, stopped_at_ms: Option<u64>) -> PyResult<Self> {
+        runtime::check()?;
         let bell =
             Doorbell::new().map_err(|error| errors::config(py, &format!("no descriptor for the bell: {error}")))?;
-        Ok(Self { bell: Arc::new(bell), next_consumer: AtomicUsize::new(0) })
+        let bell = Arc::new(bell);
+        let (tasks, trial) = match stopped_at_ms {
+            None => (Tasks::shared(py, threads)?, None),
+            Some(now_ms) => {
+                let ringing = Arc::clone(&bell);
+                let pump = Pump::new(move || ringing.ring());
+                (Tasks::Pumped(Arc::clone(&pump)), Some(Trial::new(now_ms, pump)))
+            }
+        };
+        Ok(Self { bell, tasks, trial, next_consumer: AtomicUsize::new(0) })
     }
 
     /// The descriptor to watch for reading.
@@ -61,8 +80,33 @@ impl Engine {
     /// Silence the bell and return the events since the last call.
     fn drain<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
         runtime::check()?;
+        if let Some(trial) = &self.trial {
+            trial.pump.run(STEPS);
+        }
         let events = self.bell.drain().into_iter().map(|event| to_py(py, event));
         PyList::new(py, events.collect::<PyResult<Vec<_>>>()?)
+    }
+
+    /// Whether the core has something to do, or to tell. Only of an engine with a stopped clock.
+    fn busy(&self) -> bool {
+        self.bell.is_waiting() || self.trial.as_ref().is_some_and(|trial| trial.pump.is_busy())
+    }
+
+    /// Move a stopped clock to where something falls due next, so many nanoseconds ahead at most. Returns how far it
+    /// was moved; None: by all of it, and nothing fell due.
+    fn step(&self, limit_ns: u64) -> Option<u64> {
+        let moved = self.trial.as_ref()?.clock.step(Duration::from_nanos(limit_ns))?;
+        Some(u64::try_from(moved.as_nanos()).unwrap_or(u64::MAX))
+    }
+
+    /// The time of day by a stopped clock, in milliseconds since the epoch.
+    fn now_ms(&self) -> Option<u64> {
+        self.trial.as_ref().map(|trial| trial.clock.server_ms())
+    }
+
+    /// Let the next read, ack or publish fail: its connection is lost, or the server refuses it.
+    fn fail_next(&self, operation: &str, lost: bool, text: String) -> PyResult<()> {
+        self.trial.as_ref().map_or(Ok(()), |trial| trial.fail_next(operation, lost, text))
     }
 }
 

@@ -16,6 +16,8 @@ mod engine;
 mod entry_id;
 mod errors;
 mod runtime;
+mod tasks;
+mod trial;
 
 use pyo3::prelude::*;
 

@@ -46,8 +46,3 @@ pub(crate) fn check() -> PyResult<()> {
     }
     Ok(())
 }
-
-/// The runtime that was started.
-pub(crate) fn get(py: Python<'_>) -> PyResult<&'static Runtime> {
-    start(py, 1)
-}

@@ -178,6 +178,19 @@ impl Asked {
         answer
     }
 
+    /// Wait for the answer, without an eye on the time.
+    pub(super) async fn served(&mut self) -> Answer {
+        if let Some(answer) = self.try_answer() {
+            return answer;
+        }
+        let State::Blocked { answer, .. } = &mut self.state else {
+            return Err(Error::Protocol("a read was answered twice".into()));
+        };
+        let answer = answer.await;
+        self.state = State::Taken;
+        answer.unwrap_or_else(|_| Err(Error::Lost("the model is gone".into())))
+    }
+
     /// Wait for the answer.
     pub async fn answer(mut self) -> Answer {
         loop {

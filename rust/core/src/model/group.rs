@@ -1,6 +1,6 @@
 //! A consumer group: where it stands, what is pending, and whose it is.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::argument::Range;
 use crate::entry::EntryId;
@@ -62,6 +62,8 @@ pub(super) struct Group {
     numbers: BTreeMap<String, usize>,
     /// Numbers for `Age`.
     moves: u64,
+    /// Idle times that somebody asked for, in milliseconds: what may be taken over is due after them.
+    asked_for: BTreeSet<u64>,
 }
 
 impl Group {
@@ -74,6 +76,7 @@ impl Group {
             consumers: Vec::new(),
             numbers: BTreeMap::new(),
             moves: 0,
+            asked_for: BTreeSet::new(),
         }
     }
 
@@ -170,6 +173,22 @@ impl Group {
         self.by_age.iter().map(|(age, id)| (*id, age.delivered))
     }
 
+    /// Somebody takes over what was idle for so long.
+    pub(super) fn takes_over(&mut self, min_idle: u64) {
+        self.asked_for.insert(min_idle);
+    }
+
+    /// When a pending entry gets as old as somebody asked for, after `now`.
+    pub(super) fn next_ripe(&self, now: u64, is_parked: impl Fn(EntryId) -> bool) -> Option<u64> {
+        let ripe = |min_idle: &u64| {
+            let young = Age { owned: true, delivered: now.saturating_sub(*min_idle), number: u64::MAX };
+            let ripens = |age: &Age| age.delivered.saturating_add(*min_idle) > now;
+            let (age, _) = self.by_age.range(young..).find(|(age, id)| ripens(age) && !is_parked(**id))?;
+            Some(age.delivered.saturating_add(*min_idle))
+        };
+        self.asked_for.iter().filter_map(ripe).min()
+    }
+
     fn age(&mut self, owned: bool, delivered: u64) -> Age {
         self.moves += 1;
         Age { owned, delivered, number: self.moves }
@@ -251,6 +270,27 @@ mod tests {
         assert_eq!((pending(&group), group.delete("a"), group.len(), group.delete("a")), (vec![1, 0], 1, 0, 0));
         assert_eq!(group.create("b", 9), None);
         assert_ne!(group.create("a", 9), Some(first));
+    }
+
+    #[test]
+    fn the_next_to_get_old_enough_is_known_for_each_age_that_was_asked_for() {
+        let mut group = Group::new(EntryId::ZERO, None);
+        let number = group.seen("c", 5);
+        for (entry, delivered) in [(1, 50), (2, 40), (3, 70)] {
+            group.put(id(entry), Some(number), delivered);
+        }
+        group.put(id(4), None, 0);
+        assert_eq!(group.next_ripe(70, |_| false), None);
+        group.takes_over(100);
+        assert_eq!(
+            [70, 139, 140, 150, 169, 170].map(|now| group.next_ripe(now, |_| false)),
+            [Some(140), Some(140), Some(150), Some(170), Some(170), None]
+        );
+        group.takes_over(25);
+        assert_eq!(
+            [70, 75, 94, 95].map(|now| group.next_ripe(now, |_| false)),
+            [Some(75), Some(95), Some(95), Some(140)]
+        );
     }
 
     #[test]

@@ -1,11 +1,13 @@
 //! The keys of one model, their types, and the time its commands see.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
+use super::delayed::{self, Member};
 use super::entries::Entries;
 use super::group::Group;
 use super::refusal;
 use super::sorted::SortedSet;
+use crate::entry::EntryId;
 use crate::error::Result;
 
 /// A stream: its entries, and the groups that read it.
@@ -48,6 +50,35 @@ impl Keyspace {
     /// `TIME`: seconds, and microseconds within them.
     pub fn time(&self) -> (u64, u64) {
         (self.now / 1000, self.now % 1000 * 1000)
+    }
+
+    /// When something falls due after `now`: a pending entry as old as somebody asked for, a delayed one.
+    pub(super) fn next_due(&self, now: u64) -> Option<u64> {
+        // An entry that is parked until later is of no interest before, however old it gets.
+        let parked = self.parked();
+        let ripe =
+            |(name, group): (&String, &Group)| group.next_ripe(now, |id| parked.contains(&(name.as_bytes(), id)));
+        let due = |value: &Value| match value {
+            Value::Stream(stream) => stream.groups.iter().filter_map(ripe).min(),
+            Value::Sorted(sorted) => sorted.next_above(now).map(whole_ms),
+            Value::Text(_) => None,
+        };
+        self.keys.values().filter_map(due).min()
+    }
+
+    /// Groups and ids of what is parked.
+    #[expect(clippy::cast_precision_loss, reason = "a time of day in milliseconds is exact")]
+    fn parked(&self) -> BTreeSet<(&[u8], EntryId)> {
+        let sets = self.keys.values().filter_map(|value| match value {
+            Value::Sorted(sorted) => Some(sorted),
+            _ => None,
+        });
+        let members = sets.flat_map(SortedSet::iter).filter(|(_, score)| *score > self.now as f64);
+        let parked = members.filter_map(|(member, _)| match delayed::read(member) {
+            Member::Parked { id, group, .. } => Some((group, id)),
+            _ => None,
+        });
+        parked.collect()
     }
 
     /// `TYPE`.
@@ -175,6 +206,11 @@ impl Keyspace {
         }
         Ok(changed)
     }
+}
+
+#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a time of day, in milliseconds")]
+fn whole_ms(score: f64) -> u64 {
+    score as u64
 }
 
 #[cfg(test)]

@@ -7,7 +7,7 @@ use parking_lot::Mutex;
 
 use super::blocked::Blocked;
 use super::keyspace::Keyspace;
-use crate::clock::Clock;
+use crate::clock::{Clock, Horizon};
 
 #[derive(Debug, Default)]
 struct State {
@@ -27,7 +27,9 @@ impl Model {
     /// An empty one that goes by this clock. What is handed back counts as delivered at the epoch, as on a server: a
     /// stopped clock that stands at a date of our time makes it older than any `min_idle`.
     pub fn new(clock: Arc<Clock>) -> Arc<Self> {
-        Arc::new(Self { clock, state: Mutex::default() })
+        let model = Arc::new(Self { clock, state: Mutex::default() });
+        model.clock.watch(&model);
+        model
     }
 
     /// The clock it goes by.
@@ -58,6 +60,12 @@ impl Model {
         let mut state = self.state.lock();
         state.clients += 1;
         state.clients
+    }
+}
+
+impl Horizon for Model {
+    fn next_due_ms(&self, now_ms: u64) -> Option<u64> {
+        self.state.lock().keyspace.next_due(now_ms)
     }
 }
 

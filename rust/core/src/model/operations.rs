@@ -225,6 +225,9 @@ impl Keyspace {
     fn scan_idle(&mut self, origin: &Origin, min_idle: Duration, page: Page<'_>) -> Result<Step> {
         let Page { cursor, count, dead_letter, .. } = page;
         let min_idle = i64::try_from(min_idle.as_millis()).unwrap_or(i64::MAX);
+        if let Some((_, group)) = self.group_mut(&origin.stream, &origin.group)? {
+            group.takes_over(min_idle.unsigned_abs());
+        }
         let look = count.saturating_mul(LOOK);
         let seen = self.xpending_range(&origin.stream, &origin.group, 0, Range::after(cursor)?, look, None)?;
         let mut step = Step { cursor: Some(cursor), ..Step::default() };

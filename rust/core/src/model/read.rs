@@ -110,6 +110,7 @@ impl Keyspace {
         let mut room = Room::new(read);
         let mut deliveries = Vec::new();
         if let Some(min_idle) = read.claim {
+            group.takes_over(min_idle);
             claim(entries, group, consumer, min_idle, now, &mut room, &mut deliveries);
         }
         let new = new(entries, group, behind, &mut room, &mut deliveries);

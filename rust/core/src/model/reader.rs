@@ -1,10 +1,12 @@
 //! The reading side of a model: what a socket of its own is to a server.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use async_trait::async_trait;
 
 use super::blocked::{Answer, Asked};
+use super::faults::{Faults, Operation};
 use super::read::GroupRead;
 use super::{Delivery, Model, refusal};
 use crate::batch::{Origin, RawBatch};
@@ -24,6 +26,7 @@ pub(super) struct ModelReader {
     hash_keys: bool,
     claims: bool,
     max_size: Option<usize>,
+    faults: Arc<Faults>,
     /// A read that was sent ahead.
     ahead: Option<Asked>,
 }
@@ -46,7 +49,13 @@ pub(super) fn batch(deliveries: &[Delivery], hash_keys: bool) -> Result<RawBatch
 }
 
 impl ModelReader {
-    pub(super) fn new(model: &Arc<Model>, origin: &Arc<Origin>, hash_keys: bool, abilities: &Abilities) -> Self {
+    pub(super) fn new(
+        model: &Arc<Model>,
+        origin: &Arc<Origin>,
+        hash_keys: bool,
+        abilities: &Abilities,
+        faults: &Arc<Faults>,
+    ) -> Self {
         Self {
             model: Arc::clone(model),
             client: model.new_client(),
@@ -54,6 +63,7 @@ impl ModelReader {
             hash_keys,
             claims: abilities.claim,
             max_size: abilities.max_size.then_some(MAX_SIZE),
+            faults: Arc::clone(faults),
             ahead: None,
         }
     }
@@ -62,14 +72,33 @@ impl ModelReader {
         if want.claim.is_some() && !self.claims {
             return Asked::refused(&self.model, self.client, refusal::syntax());
         }
-        let ms = |duration: std::time::Duration| u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
+        let ms = |duration: Duration| u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
         let read = GroupRead {
             count: want.count,
             claim: want.claim.map(ms),
             max_size: self.max_size,
             ..GroupRead::new(&self.origin.stream, &self.origin.group, &self.origin.consumer)
         };
-        self.model.ask(self.client, &read, want.block.map(|block| ms(block).max(1)))
+        // By a stopped clock a wait has no end of its own: see `answer`.
+        let stopped = self.model.clock().is_stopped();
+        let block = want.block.map(|block| if stopped { 0 } else { ms(block).max(1) });
+        self.model.ask(self.client, &read, block)
+    }
+}
+
+/// The answer to a read. By a stopped clock a wait ends when it is moved, and the reader asks again: that costs nothing
+/// where time stands still, and the clock need not stop where a wait in vain would have ended.
+async fn answer(model: &Model, client: i64, mut asked: Asked, block: Option<Duration>) -> Answer {
+    let Some(block) = block.filter(|_| model.clock().is_stopped()) else {
+        return asked.answer().await;
+    };
+    tokio::select! {
+        biased;
+        answer = asked.served() => answer,
+        () = model.clock().doze(block) => {
+            model.unblock(client);
+            asked.served().await
+        }
     }
 }
 
@@ -78,11 +107,12 @@ impl EntryReader for ModelReader {
     async fn read(&mut self, want: Want, ahead: Option<Want>) -> Result<RawBatch> {
         // A server gives others a turn while it answers; so must this.
         tokio::task::yield_now().await;
+        self.faults.check(Operation::Read)?;
         let asked = match self.ahead.take() {
             Some(asked) => asked,
             None => self.ask(want),
         };
-        let answer: Answer = asked.answer().await;
+        let answer = answer(&self.model, self.client, asked, want.block).await;
         if let Some(want) = ahead {
             self.ahead = Some(self.ask(want));
         }

@@ -61,7 +61,14 @@ impl SortedSet {
         self.order.remove(&(score, member.to_owned()))
     }
 
-    fn iter(&self) -> impl Iterator<Item = (&[u8], f64)> {
+    /// The first whole score above this one.
+    #[expect(clippy::cast_precision_loss, reason = "a time of day in milliseconds is exact")]
+    pub(super) fn next_above(&self, score: u64) -> Option<f64> {
+        let whole = self.order.iter().map(|(score, _)| score.0.floor());
+        whole.take_while(|next| next.is_finite()).find(|next| *next > score as f64)
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = (&[u8], f64)> {
         self.order.iter().map(|(score, member)| (member.as_slice(), score.0))
     }
 }

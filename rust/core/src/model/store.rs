@@ -10,6 +10,7 @@ use async_trait::async_trait;
 use parking_lot::RwLock;
 
 use super::argument::Position;
+use super::faults::{Faults, Operation};
 use super::keyspace::Keyspace;
 use super::operations::Taken;
 use super::reader::{self, ModelReader};
@@ -36,6 +37,7 @@ pub struct ModelStore {
     /// Streams whose acknowledged entries are deleted.
     deleting: RwLock<HashSet<String>>,
     closed: AtomicBool,
+    faults: Arc<Faults>,
 }
 
 impl ModelStore {
@@ -54,7 +56,20 @@ impl ModelStore {
 
     /// A client that finds a server which can do less: what it does not offer, it refuses.
     pub fn with_abilities(model: Arc<Model>, offered: Abilities) -> Self {
-        Self { model, offered, found: RwLock::default(), deleting: RwLock::default(), closed: AtomicBool::new(false) }
+        Self {
+            model,
+            offered,
+            found: RwLock::default(),
+            deleting: RwLock::default(),
+            closed: AtomicBool::new(false),
+            faults: Arc::default(),
+        }
+    }
+
+    /// The same, with faults that somebody asks for.
+    #[must_use]
+    pub fn with_faults(self, faults: Arc<Faults>) -> Self {
+        Self { faults, ..self }
     }
 
     /// The model it is a client of.
@@ -143,7 +158,7 @@ impl StreamStore for ModelStore {
         let mut abilities = self.offered.clone();
         abilities.max_size &= self.found.read().max_size;
         self.run(|_| Ok(()))?;
-        Ok(Box::new(ModelReader::new(&self.model, origin, hash_keys, &abilities)))
+        Ok(Box::new(ModelReader::new(&self.model, origin, hash_keys, &abilities, &self.faults)))
     }
 
     async fn unblock(&self, reader: i64) -> Result<()> {
@@ -165,6 +180,7 @@ impl StreamStore for ModelStore {
         orders: &[Order],
         delay_key: &str,
     ) -> Result<Vec<Verdict>> {
+        self.faults.check(Operation::Settle)?;
         let deletes = self.deleting.read().contains(&origin.stream);
         self.run(|keyspace| {
             // A key of another type by now holds none of our entries either.
@@ -245,6 +261,11 @@ impl StreamStore for ModelStore {
     }
 
     async fn append(&self, entries: &[Append]) -> Result<Vec<Result<EntryId>>> {
+        match self.faults.check(Operation::Append) {
+            Ok(()) => {}
+            Err(refused @ Error::Server(_)) => return Ok(vec![Err(refused); entries.len()]),
+            Err(lost) => return Err(lost),
+        }
         self.run(|keyspace| Ok(entries.iter().map(|entry| keyspace.append(entry)).collect()))
     }
 

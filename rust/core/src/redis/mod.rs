@@ -2,6 +2,7 @@
 
 mod bound;
 mod consumers;
+mod inspect;
 mod link;
 mod probe;
 mod scan;

@@ -40,7 +40,7 @@ pub(super) async fn run(source: &StreamSource, subscription: &Arc<Subscription>)
                 rest
             }
             Err(error) => {
-                if let Some(unsaid) = quiet.allow() {
+                if let Some(unsaid) = quiet.allow(subscription.clock.now_ms()) {
                     let text = format!("handing over delayed entries failed: {error} ({unsaid} more like this)");
                     subscription.log(Level::Warning, &text);
                 }
@@ -55,10 +55,11 @@ pub(super) async fn run(source: &StreamSource, subscription: &Arc<Subscription>)
             subscription.credits.wait(rest.waiting.min(source.settings.count.div_ceil(8))).await;
         };
         tokio::select! {
+            biased;
             () = subscription.closed.cancelled() => return,
             () = delayed => {}
             () = room => {}
-            () = subscription.clock.sleep(rest.wait) => {}
+            () = subscription.clock.doze(rest.wait) => {}
         }
     }
 }

@@ -7,7 +7,6 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use tokio::sync::Notify;
-use tokio::time::Instant;
 
 use super::trim::Trimmer;
 use crate::batch::{Origin, Token};
@@ -22,7 +21,8 @@ const MAX_LEFT: usize = 100_000;
 #[derive(Debug)]
 pub(super) struct Scan {
     pub(super) cursor: EntryId,
-    pub(super) due: Instant,
+    /// By the clock, in milliseconds.
+    pub(super) due_ms: u64,
 }
 
 #[derive(Debug, Default)]
@@ -68,7 +68,7 @@ impl Default for Group {
             adopted: Mutex::default(),
             any_adopted: AtomicBool::new(false),
             stalled: AtomicUsize::new(0),
-            scan: tokio::sync::Mutex::new(Scan { cursor: EntryId::ZERO, due: Instant::now() }),
+            scan: tokio::sync::Mutex::new(Scan { cursor: EntryId::ZERO, due_ms: 0 }),
             delayed: Notify::new(),
             parking: tokio::sync::Mutex::default(),
             janitor: tokio::sync::Mutex::default(),
@@ -102,6 +102,12 @@ impl Group {
         let subscriptions = self.subscriptions.lock();
         let open = subscriptions.iter().filter_map(Weak::upgrade).filter(|one| !one.closed.is_cancelled());
         open.map(|subscription| Arc::clone(&subscription.origin)).collect()
+    }
+
+    /// A subscription is gone as if its process had been killed: what it held is nobody's concern here any more.
+    pub fn leave(&self, held: &Arc<Held>) {
+        let gone = Arc::downgrade(held);
+        self.members.lock().retain(|member| !member.ptr_eq(&gone));
     }
 
     /// A subscription's loop stopped turning, or turns again.
@@ -234,5 +240,10 @@ impl Groups {
         let made = Arc::new(Trimmer::default());
         *known = Arc::downgrade(&made);
         made
+    }
+
+    /// Know nothing of a group any more: who asks for it next is as one in another process.
+    pub fn forget(&self, stream: &str, group: &str) {
+        self.groups.lock().remove(&(stream.to_owned(), group.to_owned()));
     }
 }

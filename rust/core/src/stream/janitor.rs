@@ -35,6 +35,7 @@ const LAST_WORD: Duration = Duration::from_millis(500);
 /// Look after the group's consumers until the subscription is closed. One subscription of a process does it for all.
 pub(super) async fn run(source: &StreamSource, subscription: &Arc<Subscription>) {
     let _turn = tokio::select! {
+        biased;
         () = subscription.closed.cancelled() => return,
         turn = source.group.janitor.lock() => turn,
     };
@@ -44,8 +45,9 @@ pub(super) async fn run(source: &StreamSource, subscription: &Arc<Subscription>)
     let mut wait = beat;
     loop {
         tokio::select! {
+            biased;
             () = subscription.closed.cancelled() => return,
-            () = subscription.clock.sleep(wait) => {}
+            () = subscription.clock.doze(wait) => {}
         }
         wait = match janitor.look(source, subscription).await {
             Ok(()) => {
@@ -70,6 +72,7 @@ pub(super) async fn depart(source: &StreamSource, subscription: &Subscription) {
     let own = [origin.consumer.as_str()];
     let forgetting = source.store.forget_consumers(&origin.stream, &origin.group, &own, Duration::ZERO);
     tokio::select! {
+        biased;
         result = forgetting => if let Err(error) = result {
             subscription.log(Level::Debug, &format!("consumer {} could not be deleted: {error}", origin.consumer));
         },

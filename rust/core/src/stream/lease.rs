@@ -23,9 +23,15 @@ pub(super) async fn run(source: &StreamSource, subscription: &Arc<Subscription>)
     let quiet = Quiet::default();
     let mut backoff = source.settings.reconnect.clone();
     loop {
+        tokio::select! {
+            biased;
+            () = subscription.closed.cancelled() => return,
+            () = subscription.held.any() => {}
+        }
         let min_idle = source.min_idle();
         let tick = min_idle.map_or(NO_RECOVERER, |min_idle| (min_idle / PART).max(Duration::from_millis(1)));
         tokio::select! {
+            biased;
             () = subscription.closed.cancelled() => return,
             () = subscription.clock.sleep(tick) => {}
         }
@@ -41,11 +47,12 @@ pub(super) async fn run(source: &StreamSource, subscription: &Arc<Subscription>)
             backoff.reset();
             continue;
         };
-        if let Some(unsaid) = quiet.allow() {
+        if let Some(unsaid) = quiet.allow(subscription.clock.now_ms()) {
             let text = format!("renewing entries failed, trying again: {error} ({unsaid} more like this)");
             subscription.log(Level::Warning, &text);
         }
         tokio::select! {
+            biased;
             () = subscription.closed.cancelled() => return,
             () = subscription.clock.sleep(backoff.wait()) => {}
         }
@@ -107,7 +114,9 @@ fn is_stalled(source: &StreamSource, subscription: &Subscription, min_idle: Dura
     let now = subscription.clock.now_ms();
     let aged = |batch: &Arc<Batch>| now.saturating_sub(batch.refreshed_ms()) >= tick_ms;
     let held = subscription.held.batches().iter().any(aged);
-    let stalled = held && subscription.events.stalled() >= allowed(source, min_idle);
+    // A stopped clock stands still while the loop is busy, and says nothing about how long that took.
+    let stalled =
+        held && !subscription.clock.is_stopped() && subscription.events.stalled() >= allowed(source, min_idle);
     if source.stalled.swap(stalled, Ordering::AcqRel) != stalled {
         source.group.count_stalled(stalled);
     }

@@ -36,6 +36,7 @@ pub(super) async fn run(source: &StreamSource, subscription: &Arc<Subscription>)
             subscription.clock.sleep(LAST_ANSWER).await;
         };
         let result = tokio::select! {
+            biased;
             result = reading => result,
             // A server that does not answer must not hold up the stop, whatever was being asked of it.
             () = patience => Ok(()),
@@ -55,11 +56,12 @@ pub(super) async fn run(source: &StreamSource, subscription: &Arc<Subscription>)
         if wait > UNHEALTHY || !error.is_lost() {
             subscription.post_state(State::Retrying(error.clone()));
         }
-        if let Some(unsaid) = quiet.allow() {
+        if let Some(unsaid) = quiet.allow(subscription.clock.now_ms()) {
             let text = format!("reading failed, trying again: {error} ({unsaid} more like this)");
             subscription.log(Level::Warning, &text);
         }
         tokio::select! {
+            biased;
             () = subscription.stop.cancelled() => return Ok(()),
             () = subscription.clock.sleep(wait) => {}
         }
@@ -75,6 +77,7 @@ async fn connected(
     let origin = &subscription.origin;
     let opening = source.store.open_reader(origin, source.settings.by_key);
     let mut reader = tokio::select! {
+        biased;
         () = subscription.stop.cancelled() => return Ok(()),
         reader = opening => reader?,
     };
@@ -175,7 +178,8 @@ impl Turn {
         let count = source.settings.count;
         let left = subscription.credits.room().saturating_sub(want.count);
         let worth_it = self.backlog && left >= count.div_ceil(4);
-        (worth_it && !scan::is_due(source) && !source.is_stalled()).then_some(Want { count: count.min(left), ..want })
+        (worth_it && !scan::is_due(source, subscription.clock.now_ms()) && !source.is_stalled())
+            .then_some(Want { count: count.min(left), ..want })
     }
 
     /// The next read, once there is room for it. None: nothing is to be read now.
@@ -184,8 +188,9 @@ impl Turn {
         let plan = source.plan();
         while source.is_stalled() {
             tokio::select! {
+                biased;
                 () = subscription.stop.cancelled() => return Ok(None),
-                () = subscription.clock.sleep(STALLED) => {}
+                () = subscription.clock.doze(STALLED) => {}
             }
         }
         tokio::select! {
@@ -201,8 +206,9 @@ impl Turn {
                 Step::Again => block = None,
                 Step::Rest(rest) if !plan.new => {
                     tokio::select! {
+                        biased;
                         () = subscription.stop.cancelled() => {}
-                        () = subscription.clock.sleep(rest) => {}
+                        () = subscription.clock.doze(rest) => {}
                     }
                     return Ok(None);
                 }
@@ -256,11 +262,16 @@ async fn answer(
                 raw = &mut reading => return raw,
                 unblocked = source.store.unblock(id) => unblocked?,
             }
-            if let Ok(raw) = tokio::time::timeout(UNBLOCK_AGAIN, &mut reading).await {
-                return raw;
+            tokio::select! {
+                biased;
+                raw = &mut reading => return raw,
+                () = subscription.clock.sleep(UNBLOCK_AGAIN) => {}
             }
         }
     };
-    let late = |_| Err(Error::Lost("the last read was not answered".into()));
-    tokio::time::timeout(UNBLOCK, ending).await.unwrap_or_else(late)
+    tokio::select! {
+        biased;
+        raw = ending => raw,
+        () = subscription.clock.sleep(UNBLOCK) => Err(Error::Lost("the last read was not answered".into())),
+    }
 }

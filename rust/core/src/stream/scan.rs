@@ -3,8 +3,6 @@
 use std::collections::HashSet;
 use std::time::Duration;
 
-use tokio::time::Instant;
-
 use super::StreamSource;
 use super::admit::{admit, note_bodiless};
 use crate::batch::Token;
@@ -31,8 +29,8 @@ pub(super) enum Step {
 }
 
 /// Whether a step is due and nobody is at it.
-pub(super) fn is_due(source: &StreamSource) -> bool {
-    source.plan().scan && source.group.scan.try_lock().is_ok_and(|scan| scan.due <= Instant::now())
+pub(super) fn is_due(source: &StreamSource, now_ms: u64) -> bool {
+    source.plan().scan && source.group.scan.try_lock().is_ok_and(|scan| scan.due_ms <= now_ms)
 }
 
 /// Take one step if one is due and no other subscription of this group is at it.
@@ -45,19 +43,19 @@ pub(super) async fn step(source: &StreamSource, subscription: &Subscription, min
     let Ok(mut scan) = source.group.scan.try_lock() else {
         return Ok(Step::Rest(pause));
     };
-    let now = Instant::now();
-    if scan.due > now {
-        return Ok(Step::Rest(scan.due - now));
+    let clock = &subscription.clock;
+    let began_ms = clock.now_ms();
+    if scan.due_ms > began_ms {
+        return Ok(Step::Rest(Duration::from_millis(scan.due_ms - began_ms)));
     }
     let count = source.settings.count.min(subscription.credits.room());
     if count == 0 {
         return Ok(Step::Rest(pause));
     }
     let which = Pending::Idle(min_idle);
-    let read_ms = subscription.clock.now_ms();
     let scanned = source.store.scan(&subscription.origin, &which, page(source, scan.cursor, count)).await?;
     note_bodiless(source, subscription, scanned.deleted.len(), scanned.refused);
-    admit(source, subscription, scanned.raw, read_ms).await?;
+    admit(source, subscription, scanned.raw, began_ms).await?;
     if let Some(cursor) = scanned.cursor {
         scan.cursor = cursor;
         return Ok(Step::Again);
@@ -65,8 +63,11 @@ pub(super) async fn step(source: &StreamSource, subscription: &Subscription, min
     scan.cursor = EntryId::ZERO;
     // A server that stood still makes one scan look slow: that must not stop recovery for minutes.
     let longest = pause.max((min_idle / 2).min(LONGEST));
-    let rest = (now.elapsed() * REST).clamp(pause, longest);
-    scan.due = Instant::now() + rest;
+    let took = Duration::from_millis(clock.now_ms().saturating_sub(began_ms));
+    let rest = (took * REST).clamp(pause, longest);
+    // A stopped clock stops where an entry gets old enough: that is when the next look is due.
+    let due_in = if clock.is_stopped() && !source.plan().claim { Duration::ZERO } else { rest };
+    scan.due_ms = clock.now_ms() + u64::try_from(due_in.as_millis()).unwrap_or(u64::MAX);
     Ok(Step::Rest(rest))
 }
 
@@ -94,6 +95,7 @@ async fn own_pass(source: &StreamSource, subscription: &Subscription, uncounted:
     while let Some(from) = cursor {
         let wanted = source.settings.count.div_ceil(2);
         tokio::select! {
+            biased;
             () = subscription.stop.cancelled() => return Ok(()),
             () = subscription.credits.wait(wanted) => {}
         }

@@ -55,6 +55,7 @@ pub(super) async fn run(source: &StreamSource, subscription: &Arc<Subscription>)
     };
     let shared = &source.group.trimmer;
     let _turn = tokio::select! {
+        biased;
         () = subscription.closed.cancelled() => return,
         turn = shared.turn.lock() => turn,
     };
@@ -63,8 +64,9 @@ pub(super) async fn run(source: &StreamSource, subscription: &Arc<Subscription>)
     let mut wait = idle.wait();
     loop {
         tokio::select! {
+            biased;
             () = subscription.closed.cancelled() => return,
-            () = subscription.clock.sleep(wait) => {}
+            () = subscription.clock.doze(wait) => {}
         }
         let begun = subscription.clock.now_ms();
         let trimmed = source.store.trim(&subscription.origin.stream, &shared.groups(), bound, STEP).await;

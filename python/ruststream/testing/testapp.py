@@ -1,0 +1,367 @@
+"""`TestApp`: the app as it ships, on servers within the process, by a clock that moves when the test says so."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from datetime import timedelta
+from types import TracebackType
+from typing import Any, Final, Self
+
+from ruststream._core import EntryId, RedisClient
+from ruststream.app import RustStream
+from ruststream.errors import ConfigError, ConnectError
+from ruststream.option import Duration, whole
+from ruststream.option import seconds as checked_seconds
+from ruststream.redis.address import read_address
+from ruststream.redis.broker import RedisBroker
+from ruststream.signature import Handler
+from ruststream.stage import HERE
+from ruststream.testing.pace import Budget, LivePace, ModelPace, Pace, alone
+from ruststream.testing.record import Call, SubscriberRecord
+from ruststream.testing.stage import LiveStage, ModelStage
+from ruststream.testing.subscription import RecordedSubscription
+from ruststream.testing.view import Entry, PendingEntry, StreamView, pending_view, stream_view
+
+_MOST_SECONDS: Final = 10 * 366 * 86_400.0
+_DRAIN: Final = 0.5
+"""Seconds that handlers get to end when the test is over."""
+_THIEF: Final = "thief"
+_FAULTS: Final = ("read", "ack", "publish")
+
+
+class TestApp:
+    """An app under test. Use it as `async with TestApp(app) as t:`; the app itself is left as it was.
+
+    Without `live` every broker of the app stands on an empty stream server within the process, which refuses what a
+    server refuses. Time stands still; `advance` moves it, and entry ids, idle times, delays and leases follow. What
+    happens is the same in every run.
+
+    With `live` the brokers stand on the server of that URL, which must hold nothing of what the app reads, and time is
+    the server's: `advance` waits. What the test left there is deleted at its end.
+    """
+
+    __test__ = False  # not a class of tests, whatever its name says to pytest
+
+    def __init__(
+        self, app: RustStream, *, live: str | None = None, max_calls: int = 10_000, patience: Duration = 5.0
+    ) -> None:
+        """Do nothing yet.
+
+        Args:
+            app: the app; it must not run, and no other TestApp may have it.
+            live: the URL of a server to run on in place of the model.
+            max_calls: handler calls at one time that are taken for an endless loop.
+            patience: seconds of real time that a handler may take, or a server.
+
+        Raises:
+            ConfigError: an argument is wrong.
+        """
+        if not isinstance(app, RustStream):
+            raise ConfigError(f"TestApp takes the app, a RustStream, not {app!r}")
+        if live is not None and read_address(live).url.startswith("memory:"):
+            raise ConfigError(
+                "live= takes the URL of a real server; without it the app runs on a model within the process"
+            )
+        self.app = app
+        self._live = live
+        self._max_calls = whole(max_calls, "max_calls", 1, 1_000_000_000)
+        self._patience = checked_seconds(patience, "patience", zero=False)
+        self._stage = self._make_stage()
+        self._pace: Pace | None = None
+        self._published: set[tuple[str | None, EntryId]] = set()
+        self._streams: set[str] = set()
+        self._busy: list[str] = []
+
+    # Its life.
+
+    async def __aenter__(self) -> Self:
+        """Start the app: hooks, brokers, groups, readers.
+
+        Raises:
+            ConfigError: the app runs, or another TestApp has it; on a real server: the app's streams are not empty.
+        """
+        if self._pace is not None:
+            raise ConfigError("this TestApp is open already: make another one for another test")
+        if self.app.stage is not HERE:
+            raise ConfigError(
+                f"another TestApp has the app {self.app.title!r} and was not left: "
+                "one at a time, each as `async with TestApp(app) as t:`"
+            )
+        self._stage = self._make_stage()
+        self.app.stage = self._stage
+        try:
+            await self.app.__aenter__()
+        except BaseException:
+            self.app.stage = HERE
+            raise
+        try:
+            self._pace = self._begin()
+            await self._pace.rest(set())
+        except BaseException as error:
+            await self.__aexit__(type(error), error, error.__traceback__)
+            raise
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """Stop the app. Handlers that still run get half a second to end."""
+        patience, self.app.drain_timeout = self.app.drain_timeout, min(self.app.drain_timeout, _DRAIN)
+        try:
+            await self.app.__aexit__(kind, error, traceback)
+            if self._live is not None and self._pace is not None:
+                await self._clean(self._live)
+        finally:
+            self.app.drain_timeout = patience
+            self.app.stage = HERE
+            self._pace = None
+
+    def __del__(self) -> None:
+        """Let go of an app whose test never left it."""
+        if getattr(self, "_pace", None) is not None and self.app.stage is self._stage:
+            self.app.stage = HERE
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the app runs under it."""
+        return self._pace is not None
+
+    # What a test does.
+
+    async def publish(
+        self,
+        message: object,
+        stream: str | None = None,
+        *,
+        key: bytes | str | None = None,
+        headers: Mapping[str, str | bytes] | None = None,
+        content_type: str | None = None,
+        wait: bool = True,
+    ) -> EntryId:
+        """Publish a message as the outside world does, and return its id once the whole reaction has settled.
+
+        Handlers that ran before the call are not waited for, unless the message has to wait for one of them itself.
+
+        Args:
+            message: what the broker's codec encodes; `bytes` go as they are.
+            stream: the stream's key.
+            key: the partition key.
+            headers: by name.
+            content_type: instead of the codec's.
+            wait: False returns as soon as the message is in a handler's hands, or waits for one.
+
+        Raises:
+            ConfigError: nobody reads the stream, or an argument is wrong.
+            NotQuiescentError: handlers cause more and more calls, or one does not end.
+            PublishError: the server refused the message.
+        """
+        pace = self._open()
+        with alone(self._busy, "publish"):
+            held = self._stage.suspended()
+            options: dict[str, Any] = {} if stream is None else {"stream": stream}
+            broker = self._reads(stream)
+            entry_id = await broker.publish(message, key=key, headers=headers, content_type=content_type, **options)
+            self._published.add((stream, entry_id))
+            if stream is not None:
+                self._streams.add(stream)
+            if not wait:
+                await pace.start_handlers()
+                return entry_id
+            await pace.rest(held)
+            if held and any(one.stats()["queued"] for one in self._stage.subscriptions):
+                # It stands behind handlers that ran before.
+                await pace.rest(set())
+            return entry_id
+
+    async def advance(self, passing: Duration) -> None:
+        """Let time pass: what falls due in it happens at its time, one thing after another, each to its end.
+
+        Handlers that ran before the call are not waited for, and their entries are renewed.
+
+        Args:
+            passing: seconds, or a `timedelta`. On a real server at most ten seconds, which are waited for.
+
+        Raises:
+            ConfigError: negative, not a number, or more than ten years.
+            NotQuiescentError: handlers cause more and more calls, or one does not end.
+        """
+        pace = self._open()
+        with alone(self._busy, "advance"):
+            await pace.advance(_seconds(passing), self._stage.suspended())
+
+    async def settle(self) -> None:
+        """Return once nothing is left to do now: all handlers have ended and their outcomes are carried out.
+
+        Raises:
+            NotQuiescentError: there is no end to it.
+        """
+        pace = self._open()
+        with alone(self._busy, "settle"):
+            await pace.rest(set())
+
+    async def crash(self, subscription: Handler | str) -> None:
+        """Do to a subscription what `kill -9` does, and start it anew as its supervisor would.
+
+        What it had in hand stays pending under the name of a consumer that is gone; its handlers are cancelled and
+        their outcomes sent nowhere.
+
+        Raises:
+            ConfigError: there is no such subscription.
+        """
+        pace = self._open()
+        name = self._name(subscription)
+        with alone(self._busy, "crash"):
+            gone = next(one for one in self._stage.subscriptions if one.name == name)
+            life = self.app.life
+            assert life is not None
+            fresh = self._stage.again(gone)
+            life.replace(gone, fresh)
+            await fresh.open()
+            fresh.start()
+            with suppress(TimeoutError):
+                await asyncio.wait_for(gone.finished(), _DRAIN)
+            await pace.rest(self._stage.suspended())
+
+    def steal(self, entry: Call | EntryId) -> None:
+        """Let another consumer take an entry over, as one does whose `min_idle` is too short.
+
+        Whoever handles the entry here finds out at the next renewal.
+
+        Raises:
+            ConfigError: no subscription has it pending.
+        """
+        self._open()
+        entry_id = entry.entry_id if isinstance(entry, Call) else entry
+        for one in self._stage.subscriptions:
+            where = one.subscriber
+            pending = pending_view(one.broker.client, where.stream, where.group)
+            if any(row.entry_id == entry_id for row in pending):
+                one.broker.client.steal(where.stream, where.group, _THIEF, entry_id)
+                return
+        raise ConfigError(f"entry {entry_id} is not pending in any group of the app: nothing is left to steal")
+
+    def fail_next(self, operation: str, error: BaseException | None = None) -> None:
+        """Let the next such operation of a subscription or publisher fail.
+
+        Args:
+            operation: `"read"`, `"ack"` (carrying outcomes out), or `"publish"`. Nothing of it happens.
+            error: a `ConnectionError`, such as `ConnectError`, is a lost connection; anything else is refused by the
+                server with that text. None is a lost connection.
+
+        Raises:
+            ConfigError: no such operation, or the test runs on a real server.
+        """
+        self._open()
+        if operation not in _FAULTS:
+            raise ConfigError(f"fail_next takes one of {', '.join(map(repr, _FAULTS))}, not {operation!r}")
+        if not isinstance(self._stage, ModelStage) or self._stage.made is None:
+            raise ConfigError("fail_next is for the model: a real server can't be told to fail")
+        failure = ConnectError("the connection was lost (fail_next)") if error is None else error
+        self._stage.made.engine.fail_next(operation, isinstance(failure, (ConnectionError, OSError)), str(failure))
+
+    # What a test looks at.
+
+    def subscriber(self, subscription: Handler | str) -> SubscriberRecord:
+        """Return what a handler was called with.
+
+        Args:
+            subscription: the handler, or the subscription's name.
+
+        Raises:
+            ConfigError: there is no such subscription, or the handler has several.
+        """
+        self._open()
+        return self._stage.records[self._name(subscription)]
+
+    def published(self, stream: str) -> list[Entry]:
+        """Return what the app has published to a stream, the oldest first: all that is there but for the test's own."""
+        return [entry for entry in self.stream(stream) if (stream, entry.entry_id) not in self._published]
+
+    def stream(self, name: str) -> StreamView:
+        """Return a stream as it is now."""
+        self._open()
+        self._streams.add(name)
+        return stream_view(self._client(name), name)
+
+    def pending(self, stream: str, group: str) -> list[PendingEntry]:
+        """Return what was delivered to a group and is not settled, by id."""
+        self._open()
+        return pending_view(self._client(stream), stream, group)
+
+    @property
+    def now(self) -> float:
+        """The time of day by the test's clock, in seconds since the epoch. On a real server, this machine's."""
+        self._open()
+        made = self._stage.made if isinstance(self._stage, ModelStage) else None
+        now_ms = None if made is None else made.engine.now_ms()
+        return time.time() if now_ms is None else now_ms / 1000
+
+    # Its own.
+
+    def _make_stage(self) -> ModelStage | LiveStage:
+        return ModelStage() if self._live is None else LiveStage(self._live)
+
+    def _begin(self) -> Pace:
+        budget = Budget(self._stage, self._max_calls, self._patience)
+        if isinstance(self._stage, ModelStage):
+            assert self._stage.made is not None
+            return ModelPace(self._stage, self._stage.made, budget)
+        for subscription in self._stage.subscriptions:
+            where = subscription.subscriber
+            if held := len(stream_view(subscription.broker.client, where.stream)):
+                raise ConfigError(
+                    f"the server holds {held} entries in stream {where.stream}, which the app reads: "
+                    "live= needs a server, or a database, of the test's own"
+                )
+            self._streams.add(where.stream)
+        return LivePace(self._stage, budget)
+
+    async def _clean(self, live: str) -> None:
+        keys = {*self._streams, *(one.subscriber.delay_key for one in self._stage.subscriptions)}
+        async with RedisBroker(live) as broker:
+            broker.client.delete(sorted(keys))
+
+    def _open(self) -> Pace:
+        if self._pace is None:
+            raise ConfigError("this TestApp is not open: use it as `async with TestApp(app) as t:`")
+        return self._pace
+
+    def _reads(self, stream: str | None) -> RedisBroker:
+        """Return the broker whose subscribers read the stream."""
+        readers = [one for one in self._stage.subscriptions if stream is None or one.subscriber.stream == stream]
+        if not readers:
+            known = ", ".join(sorted({one.subscriber.stream for one in self._stage.subscriptions})) or "nothing"
+            raise ConfigError(f"no subscriber of the app reads stream {stream!r}: it reads {known}")
+        return readers[0].broker
+
+    def _client(self, stream: str) -> RedisClient:
+        for one in self._stage.subscriptions:
+            if one.subscriber.stream == stream:
+                return one.broker.client
+        return self.app.brokers[0].client
+
+    def _name(self, subscription: Handler | str) -> str:
+        known: list[RecordedSubscription] = self._stage.subscriptions
+        if isinstance(subscription, str):
+            names = [one.name for one in known if one.name == subscription]
+        else:
+            names = [one.name for one in known if one.subscriber.plan.handler is subscription]
+        what = subscription if isinstance(subscription, str) else getattr(subscription, "__name__", repr(subscription))
+        if not names:
+            there = ", ".join(one.name for one in known) or "none"
+            raise ConfigError(f"{what} is no subscription of the app; there are: {there}")
+        if len(names) > 1:
+            raise ConfigError(f"{what} handles several subscriptions, give the name of one: {', '.join(names)}")
+        return names[0]
+
+
+def _seconds(passing: object) -> float:
+    value = passing.total_seconds() if isinstance(passing, timedelta) else passing
+    if isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value <= _MOST_SECONDS:
+        return float(value)
+    raise ConfigError(
+        f"advance takes seconds or a timedelta from 0 to ten years, not {passing!r}; time does not go back"
+    )
