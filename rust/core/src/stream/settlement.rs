@@ -150,7 +150,7 @@ fn note_failed(
     }
     subscription.stats.refused.add(refused.len());
     if let Some((error, action)) = cause
-        && let Some(unsaid) = source.refusals.allow()
+        && let Some(unsaid) = source.refusals.allow(subscription.clock.now_ms())
     {
         let to = match action {
             Action::Bury(letter) => format!("to dead-letter to {}", letter.to()),
