@@ -80,9 +80,9 @@ class RecordedSubscription(Subscription):
         self.consumer_core.abandon(self.broker.client)
         self._bell.forget(self.consumer_core.id)
 
-    def settle(self, ctx: Context, outcome: Outcome) -> None:
+    def settle(self, ctx: Context, outcome: Outcome, error: BaseException | None = None) -> None:
         """Settle a delivery, and write down how."""
-        super().settle(ctx, outcome)
+        super().settle(ctx, outcome, error)
         self._ended(ctx, outcome)
 
     def returned(self, ctx: Context, value: object) -> None:
