@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from eventually import eventually, eventually_async
-from ruststream import BatchContext, Context, RustStream, Settle, ack, drop, leave, retry
+from ruststream import BatchContext, Context, RustStream, Settle, ack, dead_letter, drop, leave, retry
 from ruststream.errors import AlreadySettledError
 from ruststream.redis import RedisBroker, RedisStream, StreamStart
 
@@ -220,6 +220,42 @@ async def test_an_element_comes_back_after_the_delay_it_was_given(any_server, br
 
     assert seen == [(0, 1), (1, 1), (2, 1), (1, 2), (2, 2)]
     assert (counts["acked"], stream.pending_ids()) == (3, [])
+
+
+async def test_elements_go_to_the_dead_letters_one_by_one(any_server, broker, stream):
+    """One that does not decode, one that the handler gives up, and one by hand: each with its own reason."""
+
+    async def handle(jobs: list[Job], batch: BatchContext):
+        batch.settle(2, dead_letter("by hand"))
+        return [None, dead_letter("refused"), None]
+
+    add_jobs(stream, 1, 2)
+    bad = stream.add("{broken")
+    add_jobs(stream, 3)
+    counts = await handled(broker, 4, handle, batch=4, dead_letter="s.dlq")
+
+    letters = {fields[b"h:x-dead-letter-reason"]: fields for _, fields in stream.client.xrange("s.dlq")}
+    assert (counts["acked"], stream.pending_ids(), len(letters)) == (1, [], 2)
+    assert letters[b"decode-error"][b"h:x-dead-letter-entry-id"] == bad.encode()
+    assert sorted(fields[b"_payload"] for _, fields in stream.client.xrange("s.dlq")) == [
+        b'{"number":2}',
+        b'{"number":3}',
+        b"{broken",
+    ]
+
+
+async def test_a_failed_batch_goes_to_the_dead_letters_whole(broker, stream):
+    """on_error: each element is a letter of its own, with the error of the call."""
+
+    async def handle(jobs: list[Job]):
+        raise LookupError("no such account")
+
+    add_jobs(stream, 1, 2, 3)
+    await handled(broker, 3, handle, batch=3, dead_letter="s.dlq", on_error=dead_letter("lookup"))
+
+    letters = [fields for _, fields in stream.client.xrange("s.dlq")]
+    assert [fields[b"_payload"] for fields in letters] == [b'{"number":1}', b'{"number":2}', b'{"number":3}']
+    assert all(b"no such account" in fields[b"h:x-dead-letter-error"] for fields in letters)
 
 
 async def test_elements_settled_by_hand_keep_their_outcome(broker, stream):

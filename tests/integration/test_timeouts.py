@@ -9,7 +9,7 @@ import threading
 import pytest
 
 from eventually import eventually_async
-from ruststream import Context, RustStream, Settle, drop, leave, retry
+from ruststream import Context, RustStream, Settle, dead_letter, drop, leave, retry
 from ruststream.errors import HandlerTimeoutError
 from ruststream.redis import RedisBroker, RedisStream, StreamStart
 
@@ -221,6 +221,19 @@ async def test_a_stop_before_the_timeout_is_a_stop(broker, stream):
         await eventually_async(lambda: app.health().subscriptions[0].counts["running"] == 1)
 
     assert stream.pending_ids() == [entry]
+
+
+async def test_a_dead_letter_says_that_it_was_the_timeout(any_server, broker, stream):
+    """on_error={TimeoutError: dead_letter()}: the letter names HandlerTimeoutError, in one step with the ack."""
+
+    async def handle(body: bytes):
+        await asyncio.sleep(60)
+
+    await handled(broker, stream, handle, ["slow"], dead_letter="s.dlq", on_error={TimeoutError: dead_letter()})
+
+    [(_, letter)] = stream.client.xrange("s.dlq")
+    assert b"HandlerTimeoutError" in letter[b"h:x-dead-letter-error"]
+    assert (letter[b"_payload"], stream.pending_ids()) == (b"slow", [])
 
 
 async def test_in_memory_too():
