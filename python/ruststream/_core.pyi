@@ -335,6 +335,10 @@ class Consumer:
         fixed_consumer: bool,
         forget_after: float,
         trim: tuple[str, float] | None,
+        workers: int,
+        attempts_key: str,
+        max_attempts: int | None,
+        on_exhausted: int,
         dead_letter: str | None = None,
     ) -> Consumer: ...
     @property
@@ -411,8 +415,12 @@ class Consumer:
         A `correlation-id` is added where there is none. False: it is not ours any more, and nothing is published.
         Raises `AlreadySettledError`.
         """
+    def attempts(self, ctx: Context) -> int:
+        """How often the handler was started for this delivery's entry, this time included; needs `max_attempts`."""
     def stop_reading(self) -> Awaitable[None]:
         """Read no more; returns once the last reply has been taken in."""
+    def let_through(self) -> Awaitable[None]:
+        """Return once no redelivered entry waits for its turn before the lanes."""
     def release(self) -> Awaitable[int]:
         """Give back what was never started, without costing an attempt. Returns how many."""
     def flush(self) -> Awaitable[None]:
@@ -426,8 +434,9 @@ class Consumer:
     def stats(self) -> dict[str, int]:
         """Counters since the start, and gauges.
 
-        Counters: `read`, `claimed`, `acked`, `dropped`, `dead_lettered`, `retried`, `replied`, `refused`, `left`,
-        `lost`, `released`, `duplicates`, `foreign_copies`, `deleted`, `reads`, `settles`, `read_errors`, `reconnects`.
+        Counters: `read`, `claimed`, `acked`, `dropped`, `dead_lettered`, `retried`, `exhausted`, `replied`, `refused`,
+        `left`, `lost`, `released`, `duplicates`, `foreign_copies`, `deleted`, `reads`, `settles`, `read_errors`,
+        `reconnects`.
         Gauges: `queued`, `running`, `unsettled` (outcomes without an answer), `in_flight`.
         """
     def unsettled(self) -> list[EntryId]:

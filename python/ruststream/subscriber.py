@@ -11,7 +11,7 @@ from ruststream.context import Context
 from ruststream.errors import ConfigError, DecodeError
 from ruststream.handler import HandlerPlan, make_plan
 from ruststream.option import Duration, name_text, refuse_unknown, seconds, whole
-from ruststream.outcome import Outcome, dead_letter, leave
+from ruststream.outcome import Outcome, dead_letter, drop, leave
 from ruststream.policy import Backoff, ErrorPolicy, available
 from ruststream.publisher import Publishes
 from ruststream.reply import Replies, ReplyRule
@@ -27,6 +27,8 @@ _MOST_WORKERS: Final = 100_000
 _MOST_IN_FLIGHT: Final = 10_000_000
 _LARGEST_BATCH: Final = 100_000
 _BATCH_WAIT: Final = 0.05
+_MOST_ATTEMPTS: Final = 1_000_000
+_EXHAUSTED: Final = ("dead_letter", "drop")
 
 
 @runtime_checkable
@@ -70,6 +72,11 @@ class SubscriberOptions(TypedDict, total=False):
     can't be cancelled: its entry is held until it returns. Default None: as long as it takes."""
     dead_letter: str | None
     """The stream that takes what is given up: copied there and acknowledged in one step. Default None."""
+    max_attempts: int | None
+    """How often the handler is started for one entry, the first time included. Default None: no limit."""
+    on_exhausted: Outcome | None
+    """What becomes of an entry whose attempts are used up: `dead_letter()`, the default where there is a stream of dead
+    letters, or `drop()`."""
     backoff: Backoff | None
     """The wait before a `retry()` without a delay, by how often the entry was delivered. Default None: what the
     source's mode says."""
@@ -121,6 +128,10 @@ class Subscriber:
     """Seconds a handler may run; None for as long as it takes."""
     dead_letter: str | None
     """The stream of dead letters."""
+    max_attempts: int | None
+    """How often the handler is started for one entry, at most."""
+    on_exhausted: Outcome
+    """What becomes of an entry whose attempts are used up."""
     backoff: Backoff | None
     """The wait before a `retry()` without a delay; None leaves it to the mode."""
     renew_stalled: float | None
@@ -190,6 +201,9 @@ class Registration:
             self._on_decode_error = available(on_decode_error, "on_decode_error")
         _check_paths(self._dead_letter, on_error=self._on_error.outcomes(), on_decode_error=[self._on_decode_error])
         self._timeout = _above_zero(options, "timeout")
+        self._max_attempts, self._on_exhausted = _cap(
+            options.get("max_attempts"), options.get("on_exhausted"), self._dead_letter
+        )
         self._backoff = _backoff(options.get("backoff"))
         self._renew_stalled = _above_zero(options, "renew_stalled")
         if self._batch is not None and (options.get("reply_to") is not None or options.get("reply")):
@@ -239,6 +253,8 @@ class Registration:
             on_decode_error=self._on_decode_error,
             timeout=self._timeout,
             dead_letter=self._dead_letter,
+            max_attempts=self._max_attempts,
+            on_exhausted=self._on_exhausted,
             backoff=self._backoff,
             renew_stalled=renew_stalled,
             replies=self._replies.of(chosen, prefix),
@@ -277,6 +293,28 @@ def _by_key(value: object) -> bool | KeyFunction:
     if isinstance(value, bool) or callable(value):
         return value
     raise ConfigError(f"by_key must be True, False, or a function of the decoded payload, not {value!r}")
+
+
+def _cap(max_attempts: object, on_exhausted: object, stream: str | None) -> tuple[int | None, Outcome]:
+    """Return the most attempts, and what follows the last of them."""
+    if on_exhausted is not None and (not isinstance(on_exhausted, Outcome) or on_exhausted.kind not in _EXHAUSTED):
+        raise ConfigError(
+            f"on_exhausted must be dead_letter() or drop(), not {on_exhausted!r}: an entry whose attempts are used "
+            "up is not run again, so it can't stay"
+        )
+    if max_attempts is None:
+        if on_exhausted is not None:
+            raise ConfigError("on_exhausted says what follows the last attempt: it needs max_attempts")
+        return None, drop()
+    most = whole(max_attempts, "max_attempts", 1, _MOST_ATTEMPTS)
+    if on_exhausted is None and stream is None:
+        raise ConfigError(
+            "max_attempts needs to know what becomes of an entry that has used them up: "
+            'give dead_letter="payments.dlq", or on_exhausted=drop()'
+        )
+    exhausted = dead_letter() if on_exhausted is None else on_exhausted
+    _check_paths(stream, on_exhausted=[exhausted])
+    return most, exhausted
 
 
 def _backoff(value: object) -> Backoff | None:

@@ -17,6 +17,7 @@ from ruststream.errors import DecodeError, RustStreamError
 from ruststream.lane import Lane
 from ruststream.outcome import Outcome, cause_text, leave
 from ruststream.policy import leaves, said_by
+from ruststream.redis.stream import group_key
 from ruststream.timeouts import Timeout
 
 if TYPE_CHECKING:
@@ -91,6 +92,10 @@ class Subscription:
             forget_after=source.forget_after,
             trim=None if source.trim is None else (source.trim.policy, source.trim.figure),
             dead_letter=subscriber.dead_letter,
+            workers=subscriber.workers * (subscriber.batch or 1),
+            max_attempts=subscriber.max_attempts,
+            attempts_key=group_key(subscriber.stream, subscriber.group, "attempts"),
+            on_exhausted=_CODES[subscriber.on_exhausted.kind],
         )
         self.consumer_core.bind(
             self, subscriber.plan.invoke, subscriber.key_of, _direct(subscriber.plan), _batch(subscriber)
@@ -130,6 +135,8 @@ class Subscription:
         """Read no more. What was never started is handed back at once, where someone would take it up."""
         self.draining = self._hands_back
         await self.consumer_core.stop_reading()
+        if not self._hands_back:
+            await self.consumer_core.let_through()
         self.finished_reading = True
         if self._hands_back:
             self._released += await self.consumer_core.release()
@@ -276,19 +283,23 @@ class Subscription:
         """Settle a delivery, because of this error where there is one. Raises `AlreadySettledError` the second time."""
         if not isinstance(outcome, Outcome):
             raise TypeError(f"settle takes an outcome such as ack() or retry(), not {outcome!r}")
+        if exhausted := self._is_exhausted(ctx, outcome):
+            asked, outcome = outcome, self._subscriber.on_exhausted
+            most = self._subscriber.max_attempts
+            _log.error("%s: attempt %d was the last. Outcome: %r, not %r", self.where(ctx), most, outcome, asked)
         if outcome.kind != "ack" and self._callbacks:
             self._callbacks.pop(ctx.entry_id, None)
         delay = outcome.delay
         if outcome.kind == "retry" and delay is None and self._subscriber.backoff is not None:
             delay = self._subscriber.backoff.delay(ctx.delivery_count, self.jitter)
         if outcome.kind == "dead_letter":
-            ours = self._dead_letter(ctx, outcome, error)
+            ours = self._dead_letter(ctx, outcome, error, exhausted=exhausted)
         else:
             ours = self.consumer_core.settle(ctx, _CODES[outcome.kind], delay)
         if not ours:
             _log.warning("%s: another consumer owns the entry by now, %r was not sent", self.where(ctx), outcome)
 
-    def _dead_letter(self, ctx: Context, outcome: Outcome, error: BaseException | None) -> bool:
+    def _dead_letter(self, ctx: Context, outcome: Outcome, error: BaseException | None, *, exhausted: bool) -> bool:
         if self._subscriber.dead_letter is None:
             _log.error(
                 "%s: %r, but the subscription has no dead_letter= stream. The entry stays pending; say where to, for "
@@ -297,8 +308,13 @@ class Subscription:
                 outcome,
             )
             return self.consumer_core.settle(ctx, LEAVE)
-        reason = "decode-error" if isinstance(error, DecodeError) else "rejected"
+        reason = "max-attempts" if exhausted else "decode-error" if isinstance(error, DecodeError) else "rejected"
         return self.consumer_core.settle(ctx, DEAD_LETTER, reason=reason, error=cause_text(outcome, error))
+
+    def _is_exhausted(self, ctx: Context, outcome: Outcome) -> bool:
+        """Return whether this was the last attempt, and its outcome asks for one more."""
+        most = self._subscriber.max_attempts
+        return most is not None and outcome.kind in ("retry", "leave") and self.consumer_core.attempts(ctx) >= most
 
     def make_headers(self, ctx: Context) -> HeadersView:
         """Return the headers of a delivery."""

@@ -21,14 +21,14 @@ from typing import Any
 import msgspec
 
 from chaos.misdeeds import end_the_process, misbehave, tell
-from ruststream import Context, RustStream
+from ruststream import Context, RustStream, drop
 from ruststream.redis import RedisBroker, RedisStream
 
 STREAM, GROUP = "payments", "ledger"
 
 
 class Payment(msgspec.Struct):
-    """What the stream carries; `misdeed` is what its handler does wrong, once."""
+    """What the stream carries; `misdeed` is what its handler does wrong: once, or where it kills, each time."""
 
     id: int
     account: str = "a"
@@ -47,7 +47,8 @@ class Config(msgspec.Struct, kw_only=True, omit_defaults=True):
     options: dict[str, Any] = {}
     """Of the source: `min_idle`, `count`, `block`, `consumer`, ..."""
     subscriber: dict[str, Any] = {}
-    """Of the subscriber: `workers`, `by_key`, `max_in_flight`, `renew_stalled`."""
+    """Of the subscriber: `workers`, `by_key`, `max_in_flight`, `renew_stalled`, `max_attempts`; with that, what has
+    used them up is dropped."""
     drain_timeout: float = 30.0
     takes: float = 0.0
     """Seconds between `started` and the effect."""
@@ -121,6 +122,10 @@ class Handlers:
         """Post a payment on the event loop."""
         points = self.points
         await points.at("started", payment, ctx)
+        if payment.misdeed == "kills":
+            os.kill(os.getpid(), signal.SIGKILL)
+        if payment.misdeed == "exits at once":
+            os._exit(70)
         if payment.misdeed and ctx.delivery_count == 1:
             tell(does=payment.misdeed, payment=payment.id, entry=str(ctx.entry_id))
             await misbehave(payment.misdeed)
@@ -151,7 +156,8 @@ def make_app(config: Config) -> RustStream:
             given.pop("min_idle", None)
         source = getattr(RedisStream, mode)(config.stream, group=GROUP, start_id="0", **given)
         handler = handlers.post_in_thread if config.threaded else handlers.post
-        broker.add_subscriber(source, handler, name=f"post_{mode}", **config.subscriber)
+        options = config.subscriber | ({"on_exhausted": drop()} if "max_attempts" in config.subscriber else {})
+        broker.add_subscriber(source, handler, name=f"post_{mode}", **options)
 
     @app.on_startup
     def begin() -> None:

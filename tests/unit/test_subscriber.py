@@ -72,6 +72,36 @@ def test_options_are_kept():
     assert (made.backoff, made.renew_stalled) == (None, 7.0)
 
 
+def test_attempts_are_capped_where_it_is_said_what_follows():
+    made = subscriber_of(max_attempts=3, on_exhausted=drop())
+    assert (made.max_attempts, made.on_exhausted) == (3, drop())
+    assert subscriber_of().max_attempts is None
+    with pytest.raises(ConfigError, match=r"max_attempts needs to know .* on_exhausted=drop\(\)"):
+        subscriber_of(max_attempts=3)
+    made = subscriber_of(max_attempts=3, dead_letter="dlq")
+    assert made.on_exhausted is dead_letter()
+    assert subscriber_of(max_attempts=3, dead_letter="dlq", on_exhausted=drop()).on_exhausted is drop()
+    with pytest.raises(ConfigError, match=r"on_exhausted names dead_letter\(\): say where to"):
+        subscriber_of(max_attempts=3, on_exhausted=dead_letter())
+
+
+@pytest.mark.parametrize("wrong", [0, -1, 1.5, "3", True])
+def test_attempts_are_a_whole_number_of_one_at_least(wrong):
+    with pytest.raises(ConfigError, match="max_attempts must be a whole number from 1"):
+        subscriber_of(max_attempts=wrong, on_exhausted=drop())
+
+
+@pytest.mark.parametrize("wrong", [leave(), retry(), "drop", drop])
+def test_what_is_used_up_is_not_kept(wrong):
+    with pytest.raises(ConfigError, match=r"on_exhausted must be dead_letter\(\) or drop"):
+        subscriber_of(max_attempts=3, on_exhausted=wrong)
+
+
+def test_what_follows_the_last_attempt_needs_a_last_attempt():
+    with pytest.raises(ConfigError, match="needs max_attempts"):
+        subscriber_of(on_exhausted=drop())
+
+
 def test_a_backoff_is_kept_in_every_mode():
     backoff = Backoff(2, 4)
     made = Registration(RedisStream("s", group="g"), handler, {"backoff": backoff})
@@ -121,7 +151,7 @@ def test_fewer_in_flight_than_workers_is_refused():
         subscriber_of(max_in_flight=2, workers=3)
 
 
-@pytest.mark.parametrize("option", ["order", "max_attempts", "wokers"])
+@pytest.mark.parametrize("option", ["order", "wokers"])
 def test_an_option_that_there_is_not_is_refused(option):
     with pytest.raises(ConfigError, match=f"a subscriber has no option {option}"):
         subscriber_of(**{option: 1})

@@ -220,7 +220,7 @@ class RedisStream:
                 f"give its RedisStream group=, or the RedisBroker default_group="
             )
         stream = prefix + self.stream
-        return self._copy(stream=stream, group=group, delay_key=self.delay_key or _delay_key(stream, group))
+        return self._copy(stream=stream, group=group, delay_key=self.delay_key or group_key(stream, group, "delayed"))
 
     def renewed(self, min_idle: float) -> Self:
         """Return it with the `min_idle`, in seconds, that the group is recovered with elsewhere."""
@@ -313,7 +313,7 @@ def _start_id(value: object) -> str:
     return entry_id_text(value, "start_id (StreamStart.NEW, StreamStart.BEGINNING or an id)")
 
 
-def _delay_key(stream: str, group: str) -> str:
-    """Name the sorted set so that a cluster keeps it in the stream's slot."""
+def group_key(stream: str, group: str, what: str) -> str:
+    """Return the key of what is kept of a group beside its stream, named so that a cluster keeps both in one slot."""
     tagged = _HASH_TAG.match(stream) is not None
-    return f"{stream}:{group}:delayed" if tagged else f"{{{stream}}}:{group}:delayed"
+    return f"{stream}:{group}:{what}" if tagged else f"{{{stream}}}:{group}:{what}"

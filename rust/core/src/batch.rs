@@ -220,11 +220,13 @@ impl Token {
     }
 
     /// The fields of a copy that a retry in `group` makes: those of the original, with the retry headers written anew.
-    pub fn copied_fields(&self, group: &str) -> Vec<(Vec<u8>, Vec<u8>)> {
+    /// `attempts`: what is counted of them so far, where they are capped.
+    pub fn copied_fields(&self, group: &str, attempts: Option<u32>) -> Vec<(Vec<u8>, Vec<u8>)> {
         let kept = self.fields().filter(|(name, _)| !header::is_rewritten(name));
         let mut fields: Vec<_> = kept.map(|(name, value)| (name.to_vec(), value.to_vec())).collect();
         fields.push((header::RETRY_COUNT.to_vec(), self.delivery_count().to_string().into_bytes()));
         fields.push((header::RETRY_GROUP.to_vec(), group.as_bytes().to_vec()));
+        fields.extend(attempts.map(|attempts| (header::ATTEMPTS.to_vec(), attempts.to_string().into_bytes())));
         fields
     }
 
@@ -243,6 +245,12 @@ impl Token {
     pub fn delivery_count(&self) -> u32 {
         let slot = self.slot();
         slot.earlier.saturating_add(slot.retries).saturating_add(1)
+    }
+
+    /// Attempts of the entries this one is a copy of; where they were not counted, their deliveries.
+    pub fn attempts_before(&self) -> u32 {
+        let slot = self.slot();
+        if slot.attempts > 0 { slot.attempts } else { slot.retries }
     }
 
     /// Whether it comes once more: it was delivered before, or is a copy of one that was.

@@ -134,6 +134,8 @@ pub struct Slot {
     pub earlier: u32,
     /// The retry count header: deliveries of the entries this one is a copy of.
     pub retries: u32,
+    /// The attempts header: how often handlers of the entries this one is a copy of were started; 0 where none counted.
+    pub attempts: u32,
     /// The partition of its key, or `KEYLESS`.
     pub partition: u16,
     /// The body is gone: it was deleted or trimmed while it was pending.
@@ -154,6 +156,7 @@ impl Slot {
             idle_ms: 0,
             earlier: 0,
             retries: 0,
+            attempts: 0,
             partition: KEYLESS,
             deleted: false,
             copy_of: Span::NONE,
@@ -172,10 +175,8 @@ impl Slot {
                     self.partition = partition(value);
                 }
             }
-            Some(Known::RetryCount) => {
-                let text = std::str::from_utf8(value).ok();
-                self.retries = text.and_then(|text| text.parse().ok()).unwrap_or(0);
-            }
+            Some(Known::RetryCount) => self.retries = number(value),
+            Some(Known::Attempts) => self.attempts = number(value),
             Some(Known::RetryGroup) => self.copy_of = span,
         }
     }
@@ -187,6 +188,10 @@ impl Slot {
         // FATAL of XNACK sets the count to i64::MAX.
         self.earlier = u32::try_from(earlier.max(0)).unwrap_or(u32::MAX - 1);
     }
+}
+
+fn number(value: &[u8]) -> u32 {
+    std::str::from_utf8(value).ok().and_then(|text| text.parse().ok()).unwrap_or(0)
 }
 
 #[cfg(test)]

@@ -14,6 +14,8 @@ pub const RETRY_GROUP: &[u8] = b"h:x-ruststream-retry-group";
 pub const MESSAGE_ID: &[u8] = b"h:message-id";
 /// What a message answers or belongs to, as a field.
 pub const CORRELATION_ID: &[u8] = b"h:correlation-id";
+/// How often handlers of the entries that led to this copy were started, as a field; only where attempts are capped.
+pub const ATTEMPTS: &[u8] = b"h:x-ruststream-attempts";
 /// Headers measured on read. They are never trusted from the wire and never copied.
 pub const MEASURED: [&[u8]; 2] = [b"h:redis-delivery-count", b"h:redis-idle-ms"];
 
@@ -33,6 +35,8 @@ pub enum Known {
     RetryCount,
     /// The group a copy is for.
     RetryGroup,
+    /// The attempts before a copy.
+    Attempts,
 }
 
 /// Recognise a field name. Header names are compared without regard to case, as all headers are.
@@ -41,6 +45,7 @@ pub fn known(name: &[u8]) -> Option<Known> {
     match (name.len(), name.first()) {
         (8, Some(b'_')) if name == PAYLOAD => Some(Known::Payload),
         (21, Some(b'h')) if name == KEY || name.eq_ignore_ascii_case(KEY) => Some(Known::Key),
+        (23, Some(b'h')) if name.eq_ignore_ascii_case(ATTEMPTS) => Some(Known::Attempts),
         (26, Some(b'h')) if name.eq_ignore_ascii_case(RETRY_COUNT) => Some(Known::RetryCount),
         (26, Some(b'h')) if name.eq_ignore_ascii_case(RETRY_GROUP) => Some(Known::RetryGroup),
         _ => None,
@@ -50,7 +55,7 @@ pub fn known(name: &[u8]) -> Option<Known> {
 /// Whether a copy must leave this field out: it is measured on each read, or written anew by the retry.
 pub fn is_rewritten(name: &[u8]) -> bool {
     MEASURED.iter().any(|measured| name.eq_ignore_ascii_case(measured))
-        || matches!(known(name), Some(Known::RetryCount | Known::RetryGroup))
+        || matches!(known(name), Some(Known::RetryCount | Known::RetryGroup | Known::Attempts))
 }
 
 /// Whether a field is one of a dead letter's own headers.
@@ -68,6 +73,7 @@ mod tests {
         assert_eq!(known(b"h:Redis-Partition-Key"), Some(Known::Key));
         assert_eq!(known(RETRY_COUNT), Some(Known::RetryCount));
         assert_eq!(known(RETRY_GROUP), Some(Known::RetryGroup));
+        assert_eq!(known(b"h:X-RustStream-Attempts"), Some(Known::Attempts));
         for other in [&b""[..], b"_Payload", b"h:", b"redis-partition-key", b"\xff\xfe"] {
             assert_eq!(known(other), None);
         }
@@ -75,7 +81,8 @@ mod tests {
 
     #[test]
     fn a_copy_leaves_out_what_is_measured_or_rewritten() {
-        assert!(is_rewritten(b"h:redis-idle-ms") && is_rewritten(RETRY_COUNT) && is_rewritten(RETRY_GROUP));
+        let rewritten = [b"h:redis-idle-ms", RETRY_COUNT, RETRY_GROUP, ATTEMPTS];
+        assert!(rewritten.into_iter().all(is_rewritten));
         assert!(!is_rewritten(PAYLOAD) && !is_rewritten(KEY));
     }
 

@@ -1,4 +1,4 @@
-//! Hand-over from the reader to the loop thread: push a batch, ring once, and only if a lane is idle.
+//! Hand-over to the loop thread: push a batch or single entries, ring once, and only if a lane is idle.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -6,40 +6,64 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use parking_lot::Mutex;
 
-use crate::batch::Batch;
+use crate::batch::{Batch, Token};
 
-/// Batches that no lane has looked at yet.
+/// What is handed over at once.
+#[derive(Debug)]
+pub enum Arrival {
+    /// All entries of a read.
+    Batch(Arc<Batch>),
+    /// Some entries.
+    Tokens {
+        /// Which, in the order they are to run.
+        tokens: Vec<Token>,
+        /// The source wants to know when each of them starts (`Source::moved_on`).
+        watched: bool,
+    },
+}
+
+impl Arrival {
+    /// Its entries.
+    pub fn tokens(&self) -> Vec<Token> {
+        match self {
+            Self::Batch(batch) => batch.tokens().collect(),
+            Self::Tokens { tokens, .. } => tokens.clone(),
+        }
+    }
+}
+
+/// Arrivals that no lane has looked at yet.
 #[derive(Debug, Default)]
 pub struct Inbox {
-    batches: Mutex<VecDeque<Arc<Batch>>>,
+    arrivals: Mutex<VecDeque<Arrival>>,
     /// Something waits; looked at for each delivery, so without the lock.
     waiting: AtomicBool,
     hungry: AtomicBool,
 }
 
 impl Inbox {
-    /// Hand a batch over. True: a lane found nothing before and must be woken.
-    pub fn push(&self, batch: Arc<Batch>) -> bool {
+    /// Hand it over. True: a lane found nothing before and must be woken.
+    pub fn push(&self, arrival: Arrival) -> bool {
         {
-            let mut batches = self.batches.lock();
-            batches.push_back(batch);
+            let mut arrivals = self.arrivals.lock();
+            arrivals.push_back(arrival);
             self.waiting.store(true, Ordering::Release);
         }
         self.hungry.swap(false, Ordering::AcqRel)
     }
 
-    /// The next batch. None: from now on a push asks for a wake.
-    pub fn pop(&self) -> Option<Arc<Batch>> {
-        let mut batches = self.batches.lock();
-        let batch = batches.pop_front();
-        if batches.is_empty() {
+    /// The next arrival. None: from now on a push asks for a wake.
+    pub fn pop(&self) -> Option<Arrival> {
+        let mut arrivals = self.arrivals.lock();
+        let arrival = arrivals.pop_front();
+        if arrivals.is_empty() {
             self.waiting.store(false, Ordering::Release);
         }
-        if batch.is_none() {
+        if arrival.is_none() {
             // Under the lock, so that a push either is seen here or sees this.
             self.hungry.store(true, Ordering::Release);
         }
-        batch
+        arrival
     }
 
     /// Whether something waits, as of a moment ago.
@@ -50,18 +74,18 @@ impl Inbox {
 
     /// Whether something waits. If not, from now on a push asks for a wake.
     pub fn has_any(&self) -> bool {
-        let batches = self.batches.lock();
-        if batches.is_empty() {
+        let arrivals = self.arrivals.lock();
+        if arrivals.is_empty() {
             self.hungry.store(true, Ordering::Release);
         }
-        !batches.is_empty()
+        !arrivals.is_empty()
     }
 
     /// Take everything, without asking for a wake.
-    pub fn clear(&self) -> Vec<Arc<Batch>> {
-        let mut batches = self.batches.lock();
+    pub fn clear(&self) -> Vec<Arrival> {
+        let mut arrivals = self.arrivals.lock();
         self.waiting.store(false, Ordering::Release);
-        batches.drain(..).collect()
+        arrivals.drain(..).collect()
     }
 }
 
@@ -70,9 +94,9 @@ mod tests {
     use super::*;
     use crate::batch::{Origin, RawBatch};
 
-    fn batch() -> Arc<Batch> {
+    fn batch() -> Arrival {
         let origin = Origin { subscription: "s".into(), stream: "s".into(), group: "g".into(), consumer: "c".into() };
-        Batch::new(RawBatch::default(), Arc::new(origin), 0)
+        Arrival::Batch(Batch::new(RawBatch::default(), Arc::new(origin), 0))
     }
 
     #[test]

@@ -26,6 +26,22 @@ pub trait Source: Send + Sync + std::fmt::Debug + 'static {
     async fn settle(&self, subscription: &Subscription, work: &mut Work) -> Result<()>;
     /// Give back entries that were never started. Returns how many were still ours.
     async fn release(&self, subscription: &Subscription, tokens: &[Token]) -> Result<usize>;
+    /// Whether each attempt that fails is counted on the server, so that no outcome is carried out without a command.
+    fn counts_attempts(&self) -> bool {
+        false
+    }
+    /// Attempts of this delivery's entry, this one included.
+    fn attempts(&self, token: &Token) -> u32 {
+        token.delivery_count()
+    }
+    /// A watched delivery has started, or entries are done: what was held back may look again. Called very often.
+    fn moved_on(&self) {}
+    /// What is held back from the lanes, to be given back; none of it is handed over any more.
+    fn withheld(&self) -> Vec<Token> {
+        Vec::new()
+    }
+    /// Return once nothing is held back from the lanes.
+    async fn let_through(&self, _: &Subscription) {}
     /// Keep what is held: leases and other timers, until the subscription is closed.
     async fn tend(&self, subscription: &Arc<Subscription>);
     /// Leave nothing of this reader behind, after a clean stop. Its timers and its reads have ended.

@@ -53,6 +53,8 @@ counters! {
     dead_lettered,
     /// Asked to be retried.
     retried,
+    /// Given up before their handler was called, their attempts used up.
+    exhausted,
     /// Of the acknowledged ones, those whose reply was published in the same step.
     replied,
     /// Outcomes that the server refused to carry out; their entries stay pending.

@@ -105,6 +105,8 @@ pub struct Order {
     pub count: u32,
     /// What to do.
     pub action: Action,
+    /// Attempts so far, which a copy carries on; none where they are not capped.
+    pub attempts: Option<u32>,
 }
 
 /// How an owner-checked order ends an entry's delivery.
@@ -152,6 +154,17 @@ pub enum Verdict {
     Taken,
     /// The server refused it; the entry is still pending.
     Refused(Error),
+}
+
+/// What is to be kept of an entry's starts, if it is still its holder's.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StartMark {
+    /// The entry.
+    pub id: EntryId,
+    /// The delivery count it must stand at.
+    pub count: u32,
+    /// The mark; empty: take it away.
+    pub text: String,
 }
 
 /// One look at the delayed entries that are due.
@@ -315,6 +328,14 @@ pub trait StreamStore: Send + Sync + std::fmt::Debug + 'static {
     /// Delete those of these consumers that have nothing pending and were not heard of for so long; looked at and
     /// deleted in one step. Returns their names.
     async fn forget_consumers(&self, stream: &str, group: &str, names: &[&str], idle: Duration) -> Result<Vec<String>>;
+    /// The marks of starts of these entries, none where there is none.
+    async fn start_marks(&self, key: &str, ids: &[EntryId]) -> Result<Vec<Option<String>>>;
+    /// Write marks of entries that `owner` holds, in one step. One verdict each: taken and gone ones keep their marks.
+    async fn mark_starts(&self, owner: &Origin, key: &str, marks: &[StartMark]) -> Result<Vec<Verdict>>;
+    /// Take away the marks of those entries that are not pending any more. Returns how many.
+    async fn unmark_starts(&self, origin: &Origin, key: &str, ids: &[EntryId]) -> Result<usize>;
+    /// Some of the entries that have marks, about `count`, and where to look for more; 0: that was the end.
+    async fn marked_starts(&self, key: &str, cursor: u64, count: usize) -> Result<(Vec<EntryId>, u64)>;
     /// Add entries in one pipeline. One result each; an outer error: none of the replies came.
     async fn append(&self, entries: &[Append]) -> Result<Vec<Result<EntryId>>>;
     /// Close all connections.

@@ -14,7 +14,7 @@ use crate::entry::EntryId;
 use crate::error::Result;
 use crate::event::{Event, Level, Sink, State};
 use crate::held::Held;
-use crate::inbox::Inbox;
+use crate::inbox::{Arrival, Inbox};
 use crate::settle::{Outcome, Settler};
 use crate::source::Source;
 use crate::stats::Stats;
@@ -123,14 +123,22 @@ impl Subscription {
 
     /// Take in what was read: from here on it is held, counted and handed to the lanes.
     pub fn take_in(&self, batch: Arc<Batch>) {
-        let entries = batch.slots().len();
-        if entries == 0 {
-            return;
+        if !batch.slots().is_empty() {
+            self.hold(&batch);
+            self.hand_over(Arrival::Batch(batch));
         }
-        self.stats.read.add(entries);
+    }
+
+    /// Hold and count what was read, out of reach of the lanes as yet.
+    pub fn hold(&self, batch: &Arc<Batch>) {
+        self.stats.read.add(batch.slots().len());
         batch.weigh_on(&self.credits);
-        self.held.push(Arc::clone(&batch));
-        if self.inbox.push(batch) {
+        self.held.push(Arc::clone(batch));
+    }
+
+    /// Hand to the lanes what is held.
+    pub fn hand_over(&self, arrival: Arrival) {
+        if self.inbox.push(arrival) {
             self.events.post(Event::Ready { consumer: self.id });
         }
     }
@@ -144,18 +152,26 @@ impl Subscription {
         match outcome {
             Outcome::Leave => {
                 self.stats.left.add(1);
-                self.source.left(token);
-                self.let_go(token);
+                self.leave(token, outcome);
             }
             Outcome::Retry(None) if self.source.retries_in_place() => {
                 self.stats.retried.add(1);
-                self.source.left(token);
-                self.let_go(token);
+                self.leave(token, outcome);
             }
             Outcome::Ack => self.settler.acks(&mut vec![token.clone()]),
             other => self.settler.other(token.clone(), other),
         }
         Settled::Taken
+    }
+
+    /// A settled entry stays pending. Where attempts are counted, the server is told first.
+    fn leave(&self, token: &Token, outcome: Outcome) {
+        if self.source.counts_attempts() {
+            self.settler.other(token.clone(), outcome);
+        } else {
+            self.source.left(token);
+            self.let_go(token);
+        }
     }
 
     /// Mark a running delivery as settled. An entry that someone else owns by now is let go of.
@@ -175,6 +191,7 @@ impl Subscription {
     fn let_go(&self, token: &Token) {
         if token.advance(Mark::Settled, Mark::Done) {
             self.credits.give(1);
+            self.source.moved_on();
         }
     }
 
@@ -183,6 +200,7 @@ impl Subscription {
         let skipped = token.advance(Mark::Queued, Mark::Done);
         if skipped {
             self.credits.give(1);
+            self.source.moved_on();
         }
         skipped
     }
@@ -192,6 +210,7 @@ impl Subscription {
         let done = tokens.iter().filter(|token| token.advance(Mark::Settled, Mark::Done)).count();
         self.settler.answered(tokens.len());
         self.credits.give(done);
+        self.source.moved_on();
         if self.any_watched.load(Ordering::Acquire) {
             let mut watched = self.watched.lock();
             let ids: Vec<_> = tokens.iter().map(Token::id).filter(|id| watched.remove(id)).collect();

@@ -92,6 +92,7 @@ impl World {
             fixed_consumer: consumer == "fixed",
             forget_after: AFTER,
             trim,
+            cap: None,
             reconnect: Backoff::new(SECOND / 20, SECOND),
         };
         let store: Arc<ModelStore> = Arc::clone(&process.store);

@@ -86,8 +86,8 @@ pub(crate) fn ack(consumer: &Consumer, batch: &BatchContext) {
 /// Sort in what has come, and take a batch if there is one.
 fn take(slf: &Bound<'_, Consumer>, binding: &Binding, batching: &Batching) -> Taken {
     let this = slf.get();
-    while let Some(batch) = this.subscription.inbox.pop() {
-        Consumer::queue(slf, &batch, binding.key_of.as_ref());
+    while let Some(arrival) = this.subscription.inbox.pop() {
+        Consumer::queue(slf, arrival, binding.key_of.as_ref());
     }
     let look = {
         let mut lanes = this.lanes.lock();
@@ -120,10 +120,13 @@ fn decode(
     let (py, this) = (slf.py(), slf.get());
     let decode = batching.decode.as_ref().map(|decode| decode.bind(py));
     let mut elements = Vec::with_capacity(entries.len());
-    for Queued { token, key } in entries {
+    for Queued { token, watched, key } in entries {
         if token.is_lost() || !token.begin() {
             this.subscription.skip(&token);
             continue;
+        }
+        if watched {
+            this.subscription.source.moved_on();
         }
         if let (Some(decode), Ok(_)) = (decode, &key)
             && !token.payload().is_empty()

@@ -10,19 +10,20 @@ use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyList, PySequence};
 use ruststream_core::backoff::Backoff;
-use ruststream_core::batch::{Batch, Mark, Origin, Token};
+use ruststream_core::batch::{Mark, Origin, Token};
 use ruststream_core::entry::KEYLESS;
 use ruststream_core::error::Error;
 use ruststream_core::event::{Event, State};
 use ruststream_core::gather::Gather;
 use ruststream_core::header;
 use ruststream_core::held::Held;
+use ruststream_core::inbox::Arrival;
 use ruststream_core::lanes::Lanes;
 use ruststream_core::letter::{Letter, Reason};
 use ruststream_core::pump;
 use ruststream_core::settle::{Outcome, Settler};
 use ruststream_core::store::{Append, Bound as Within};
-use ruststream_core::stream::{Group, Mode, StreamSettings, StreamSource};
+use ruststream_core::stream::{Cap, Group, Mode, StreamSettings, StreamSource};
 use ruststream_core::subscription::{Parts, Settled, Subscription};
 use tokio_util::sync::CancellationToken;
 
@@ -49,6 +50,8 @@ pub(crate) const OUTCOMES: [(&str, u8); 5] =
 /// One queued delivery, and the key that was computed for it, or why it could not be.
 pub(crate) struct Queued {
     pub(crate) token: Token,
+    /// The source wants to know when it starts.
+    pub(crate) watched: bool,
     pub(crate) key: PyResult<Option<Py<PyBytes>>>,
 }
 
@@ -89,7 +92,8 @@ impl Consumer {
     #[new]
     #[pyo3(signature = (engine, client, *, name, stream, group, consumer, mode, min_idle, count, block, start_id,
                         start_at, create_group, recreate_group, max_in_flight, by_key, renew_stalled, delay_key,
-                        fixed_consumer, forget_after, trim, dead_letter=None))]
+                        fixed_consumer, forget_after, trim, workers, attempts_key, max_attempts, on_exhausted,
+                        dead_letter=None))]
     #[expect(clippy::too_many_arguments, clippy::fn_params_excessive_bools, reason = "keyword arguments of one caller")]
     fn new(
         py: Python<'_>,
@@ -114,6 +118,10 @@ impl Consumer {
         fixed_consumer: bool,
         forget_after: f64,
         trim: Option<(String, f64)>,
+        workers: usize,
+        attempts_key: String,
+        max_attempts: Option<u32>,
+        on_exhausted: u8,
         dead_letter: Option<&str>,
     ) -> PyResult<Self> {
         let mode = match mode {
@@ -143,6 +151,14 @@ impl Consumer {
             forget_after: seconds(forget_after),
             trim,
             reconnect: client.reconnect.clone(),
+            cap: match max_attempts {
+                Some(attempts) => {
+                    let letter = || letter(dead_letter.as_ref(), Reason::MaxAttempts.as_str(), None);
+                    let exhausted = outcome(on_exhausted, None, letter)?;
+                    Some(Cap { attempts, exhausted, key: attempts_key, workers: workers.max(1) })
+                }
+                None => None,
+            },
         };
         let source = StreamSource::new(settings, Arc::clone(&client.store), Arc::clone(&shared));
         let origin = Origin { subscription: name, stream, group, consumer };
@@ -265,15 +281,8 @@ impl Consumer {
         error: Option<&[u8]>,
     ) -> PyResult<bool> {
         let token = &ctx.get().token;
-        let outcome = match outcome {
-            ACK => Outcome::Ack,
-            DROP => Outcome::Drop,
-            RETRY => Outcome::Retry(delay.map(seconds)),
-            LEAVE => Outcome::Leave,
-            DEAD_LETTER => Outcome::DeadLetter(self.letter(reason.unwrap_or_default(), error)?),
-            other => return Err(PyRuntimeError::new_err(format!("there is no outcome {other}"))),
-        };
-        self.give(py, token, outcome)
+        let letter = || letter(self.dead_letter.as_ref(), reason.unwrap_or_default(), error);
+        self.give(py, token, self::outcome(outcome, delay, letter)?)
     }
 
     /// Ack one delivery and publish its reply in the same step. False: it is not ours any more.
@@ -316,6 +325,11 @@ impl Consumer {
         Ok(())
     }
 
+    /// Attempts of this delivery's entry, this one included.
+    fn attempts(&self, ctx: &Bound<'_, Context>) -> u32 {
+        self.subscription.source.attempts(&ctx.get().token)
+    }
+
     /// Ask for an `ACKED` event once this delivery's outcome is answered.
     fn watch(&self, ctx: &Bound<'_, Context>) {
         self.subscription.watch(ctx.get().token.id());
@@ -352,12 +366,23 @@ impl Consumer {
     fn release<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         let queued = self.lanes.lock().clear();
         let waiting = self.subscription.inbox.clear();
-        let tokens = queued.into_iter().map(|queued| queued.token);
-        let tokens: Vec<_> = tokens.chain(waiting.iter().flat_map(Batch::tokens)).collect();
+        let mut tokens = self.subscription.source.withheld();
+        tokens.extend(queued.into_iter().map(|queued| queued.token));
+        tokens.extend(waiting.iter().flat_map(Arrival::tokens));
         let tokens = self.subscription.withdraw(tokens);
         let subscription = Arc::clone(&self.subscription);
         let work = async move { if tokens.is_empty() { Ok(0) } else { subscription.release(tokens).await } };
         control::future(py, &self.tasks, work, control::number)
+    }
+
+    /// Return once nothing is held back from the lanes any more.
+    fn let_through<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        let subscription = Arc::clone(&self.subscription);
+        let work = async move {
+            subscription.source.let_through(&subscription).await;
+            Ok(())
+        };
+        control::future(py, &self.tasks, work, control::nothing)
     }
 
     /// Return once every outcome given so far has been answered by the server.
@@ -458,16 +483,6 @@ impl Consumer {
 }
 
 impl Consumer {
-    fn letter(&self, reason: &str, error: Option<&[u8]>) -> PyResult<Arc<Letter>> {
-        const REASONS: [Reason; 4] = [Reason::MaxAttempts, Reason::Rejected, Reason::DecodeError, Reason::Deleted];
-        let known = REASONS.into_iter().find(|known| known.as_str() == reason);
-        match (&self.dead_letter, known) {
-            (Some(to), Some(reason)) => Ok(Letter::new(to, reason, error)),
-            (None, _) => Err(PyRuntimeError::new_err("the consumer has no dead-letter stream")),
-            (_, None) => Err(PyRuntimeError::new_err(format!("there is no reason {reason:?} for a dead letter"))),
-        }
-    }
-
     fn give(&self, py: Python<'_>, token: &Token, outcome: Outcome) -> PyResult<bool> {
         match self.subscription.settle(token, outcome) {
             Settled::Taken => Ok(true),
@@ -531,26 +546,38 @@ impl Consumer {
         self.subscription.stop.is_cancelled() || !self.subscription.credits.has(self.reads_at)
     }
 
-    /// Put a batch into the lanes' queues.
-    pub(crate) fn queue(this: &Bound<'_, Self>, batch: &Arc<Batch>, key_of: Option<&Py<PyAny>>) {
+    /// Put what has come into the lanes' queues.
+    pub(crate) fn queue(this: &Bound<'_, Self>, arrival: Arrival, key_of: Option<&Py<PyAny>>) {
+        match arrival {
+            Arrival::Batch(batch) => Self::queue_all(this, batch.tokens(), false, key_of),
+            Arrival::Tokens { tokens, watched } => Self::queue_all(this, tokens.into_iter(), watched, key_of),
+        }
+    }
+
+    fn queue_all(
+        this: &Bound<'_, Self>,
+        tokens: impl Iterator<Item = Token>,
+        watched: bool,
+        key_of: Option<&Py<PyAny>>,
+    ) {
         let Some(key_of) = key_of else {
             let consumer = this.get();
             let mut lanes = consumer.lanes.lock();
-            for token in batch.tokens() {
+            for token in tokens {
                 let partition = if consumer.by_key { token.slot().partition } else { KEYLESS };
                 let again = token.comes_again();
-                lanes.push(partition, again, Queued { token, key: Ok(None) });
+                lanes.push(partition, again, Queued { token, watched, key: Ok(None) });
             }
             return;
         };
-        for token in batch.tokens() {
+        for token in tokens {
             let key = computed_key(this, &token, key_of);
             let partition = match &key {
                 Ok(Some(key)) => ruststream_core::partition::partition(key.as_bytes(this.py())),
                 Ok(None) | Err(_) => KEYLESS,
             };
             let again = token.comes_again();
-            this.get().lanes.lock().push(partition, again, Queued { token, key });
+            this.get().lanes.lock().push(partition, again, Queued { token, watched, key });
         }
     }
 }
@@ -570,6 +597,27 @@ fn bound(py: Python<'_>, policy: &str, figure: f64) -> PyResult<Within> {
         "max_length" => Ok(Within::Length(figure as u64)),
         "max_age" => Ok(Within::Age(seconds(figure))),
         other => Err(errors::config(py, &format!("there is no way to trim {other:?}"))),
+    }
+}
+
+fn letter(to: Option<&Arc<str>>, reason: &str, error: Option<&[u8]>) -> PyResult<Arc<Letter>> {
+    const REASONS: [Reason; 4] = [Reason::MaxAttempts, Reason::Rejected, Reason::DecodeError, Reason::Deleted];
+    let known = REASONS.into_iter().find(|known| known.as_str() == reason);
+    match (to, known) {
+        (Some(to), Some(reason)) => Ok(Letter::new(to, reason, error)),
+        (None, _) => Err(PyRuntimeError::new_err("the consumer has no dead-letter stream")),
+        (_, None) => Err(PyRuntimeError::new_err(format!("there is no reason {reason:?} for a dead letter"))),
+    }
+}
+
+fn outcome(number: u8, delay: Option<f64>, letter: impl FnOnce() -> PyResult<Arc<Letter>>) -> PyResult<Outcome> {
+    match number {
+        ACK => Ok(Outcome::Ack),
+        DROP => Ok(Outcome::Drop),
+        RETRY => Ok(Outcome::Retry(delay.map(seconds))),
+        LEAVE => Ok(Outcome::Leave),
+        DEAD_LETTER => Ok(Outcome::DeadLetter(letter()?)),
+        other => Err(PyRuntimeError::new_err(format!("there is no outcome {other}"))),
     }
 }
 

@@ -148,9 +148,9 @@ fn next<'py>(
     loop {
         // What has come is sorted in first: a fresh entry must not wait in the inbox for a crowd in the lanes to end.
         while this.subscription.inbox.is_waiting()
-            && let Some(batch) = this.subscription.inbox.pop()
+            && let Some(arrival) = this.subscription.inbox.pop()
         {
-            Consumer::queue(slf, &batch, binding.key_of.as_ref());
+            Consumer::queue(slf, arrival, binding.key_of.as_ref());
         }
         let taken = {
             let mut lanes = this.lanes.lock();
@@ -171,10 +171,10 @@ fn next<'py>(
             };
             return Ok(Some((Bound::new(slf.py(), context)?, failed)));
         }
-        let Some(batch) = this.subscription.inbox.pop() else {
+        let Some(arrival) = this.subscription.inbox.pop() else {
             return Ok(None);
         };
-        Consumer::queue(slf, &batch, binding.key_of.as_ref());
+        Consumer::queue(slf, arrival, binding.key_of.as_ref());
     }
 }
 
@@ -184,6 +184,9 @@ fn take_ours(consumer: &Consumer, lanes: &mut Lanes<Queued>) -> Option<(u16, Que
     loop {
         let (partition, queued) = lanes.take()?;
         if !queued.token.is_lost() && queued.token.begin() {
+            if queued.watched {
+                consumer.subscription.source.moved_on();
+            }
             return Some((partition, queued));
         }
         consumer.subscription.skip(&queued.token);

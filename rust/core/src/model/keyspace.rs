@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::delayed::{self, Member};
 use super::entries::Entries;
 use super::group::Group;
+use super::hash::Hash;
 use super::refusal;
 use super::sorted::SortedSet;
 use crate::entry::EntryId;
@@ -21,6 +22,7 @@ pub(super) struct Stream {
 enum Value {
     Stream(Box<Stream>),
     Sorted(SortedSet),
+    Hash(Hash),
     Text(Vec<u8>),
 }
 
@@ -61,7 +63,7 @@ impl Keyspace {
         let due = |value: &Value| match value {
             Value::Stream(stream) => stream.groups.iter().filter_map(ripe).min(),
             Value::Sorted(sorted) => sorted.next_above(now).map(whole_ms),
-            Value::Text(_) => None,
+            Value::Hash(_) | Value::Text(_) => None,
         };
         self.keys.values().filter_map(due).min()
     }
@@ -87,6 +89,7 @@ impl Keyspace {
             None => "none",
             Some(Value::Stream(_)) => "stream",
             Some(Value::Sorted(_)) => "zset",
+            Some(Value::Hash(_)) => "hash",
             Some(Value::Text(_)) => "string",
         }
     }
@@ -202,6 +205,27 @@ impl Keyspace {
         };
         let changed = change(sorted);
         if sorted.len() == 0 {
+            self.keys.remove(key);
+        }
+        Ok(changed)
+    }
+
+    pub(super) fn hash(&self, key: &str) -> Result<Option<&Hash>> {
+        match self.keys.get(key) {
+            None => Ok(None),
+            Some(Value::Hash(hash)) => Ok(Some(hash)),
+            Some(_) => Err(refusal::wrong_type()),
+        }
+    }
+
+    /// Change the hash of this key, made where there is none. An empty one is no key.
+    pub(super) fn change_hash<T>(&mut self, key: &str, change: impl FnOnce(&mut Hash) -> T) -> Result<T> {
+        let value = self.keys.entry(key.to_owned()).or_insert_with(|| Value::Hash(Hash::default()));
+        let Value::Hash(hash) = value else {
+            return Err(refusal::wrong_type());
+        };
+        let changed = change(hash);
+        if hash.is_empty() {
             self.keys.remove(key);
         }
         Ok(changed)

@@ -17,6 +17,7 @@ mod entries;
 mod faults;
 mod group;
 mod groups;
+mod hash;
 mod info;
 mod inspect;
 mod keyspace;
@@ -29,6 +30,7 @@ mod reader;
 mod refusal;
 mod settle;
 mod sorted;
+mod starts;
 mod store;
 mod write;
 

@@ -95,7 +95,7 @@ impl Keyspace {
 
     fn try_retry(&mut self, order: &Order, delay_key: &str) -> Result<Verdict> {
         let (owner, id) = (&order.owner, order.token.id());
-        let fields = copyable(order.token.copied_fields(&owner.group))?;
+        let fields = copyable(order.token.copied_fields(&owner.group, order.attempts))?;
         let verdict = self.check(owner, id, order.count)?;
         if verdict != Verdict::Done {
             return Ok(verdict);

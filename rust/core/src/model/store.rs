@@ -20,7 +20,7 @@ use crate::entry::{EntryId, Slot};
 use crate::error::{Error, Result};
 use crate::store::{
     Abilities, Action, Append, Bound, ConsumerRow, Due, EntryReader, Look, Order, Page, Parked, Pending, Scanned,
-    StreamStore, Trimmed, Verdict,
+    StartMark, StreamStore, Trimmed, Verdict,
 };
 
 /// Orders that are checked before the first of them is carried out.
@@ -258,6 +258,22 @@ impl StreamStore for ModelStore {
 
     async fn forget_consumers(&self, stream: &str, group: &str, names: &[&str], idle: Duration) -> Result<Vec<String>> {
         self.run(|keyspace| keyspace.forget(stream, group, names, idle))
+    }
+
+    async fn start_marks(&self, key: &str, ids: &[EntryId]) -> Result<Vec<Option<String>>> {
+        self.run(|keyspace| keyspace.start_marks(key, ids))
+    }
+
+    async fn mark_starts(&self, owner: &Origin, key: &str, marks: &[StartMark]) -> Result<Vec<Verdict>> {
+        self.run(|keyspace| keyspace.mark_starts(owner, key, marks))
+    }
+
+    async fn unmark_starts(&self, origin: &Origin, key: &str, ids: &[EntryId]) -> Result<usize> {
+        self.run(|keyspace| keyspace.unmark_starts(origin, key, ids))
+    }
+
+    async fn marked_starts(&self, key: &str, cursor: u64, count: usize) -> Result<(Vec<EntryId>, u64)> {
+        self.run(|keyspace| keyspace.marked_starts(key, cursor, count))
     }
 
     async fn append(&self, entries: &[Append]) -> Result<Vec<Result<EntryId>>> {

@@ -8,6 +8,7 @@ mod probe;
 mod scan;
 mod scripts;
 mod socket;
+mod starts;
 mod store;
 mod value;
 

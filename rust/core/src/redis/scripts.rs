@@ -92,12 +92,22 @@ script!(
     /// their pending entries and their lag (-1: unknown).
     TRIM, "lua/trim.lua"
 );
+script!(
+    /// KEYS stream, hash of marks; ARGV group, consumer, then id, delivery count and mark of each (empty: take it away).
+    /// One number per entry: 1 done, 0 gone, -1 taken.
+    MARK, "lua/mark.lua"
+);
+script!(
+    /// KEYS stream, hash of marks; ARGV group, ids. Takes away the marks of those that are not pending; returns how many.
+    UNMARK, "lua/unmark.lua"
+);
 
 /// Make the server know them all.
 pub(super) async fn load(connection: &mut MultiplexedConnection) -> Result<()> {
-    for script in
-        [&ACK, &RETRY, &REPLY, &BURY, &RENEW, &RELEASE, &SCAN, &TAKE, &PARK, &DUE, &EARLY, &CONSUMERS, &FORGET, &TRIM]
-    {
+    for script in [
+        &ACK, &RETRY, &REPLY, &BURY, &RENEW, &RELEASE, &SCAN, &TAKE, &PARK, &DUE, &EARLY, &CONSUMERS, &FORGET, &TRIM,
+        &MARK, &UNMARK,
+    ] {
         let loaded: ::redis::RedisResult<String> = script.prepare_invoke().load_async(connection).await;
         loaded.map_err(|error| match Error::from(error) {
             Error::Connect(text) if text.starts_with("NOPERM") => {

@@ -18,7 +18,7 @@ use crate::error::{Error, Result};
 use crate::letter::Letter;
 use crate::store::{
     Abilities, Action, Append, Bound, ConsumerRow, Due, EntryReader, Look, MAX_COPY, Order, Page, Parked, Pending,
-    Scanned, StreamStore, Trimmed, Verdict, copyable,
+    Scanned, StartMark, StreamStore, Trimmed, Verdict, copyable,
 };
 
 /// Ids per plain `XACK`.
@@ -133,7 +133,7 @@ fn milliseconds(delay: Duration) -> i64 {
 
 fn retry_command(order: &Order, delay_key: &str) -> Result<Cmd> {
     let owner = &order.owner;
-    let fields = copyable(order.token.copied_fields(&owner.group))?;
+    let fields = copyable(order.token.copied_fields(&owner.group, order.attempts))?;
     let mut command = scripts::call(&scripts::RETRY, &[&owner.stream, delay_key]);
     command.arg(&owner.group).arg(&owner.consumer);
     with_id(&mut command, order.token.id());
@@ -186,7 +186,7 @@ fn bury_command(order: &Order, letter: &Letter) -> Result<Cmd> {
     Ok(command)
 }
 
-fn verdict(reply: &Value) -> Verdict {
+pub(super) fn verdict(reply: &Value) -> Verdict {
     match integer(reply) {
         Some(1) => Verdict::Done,
         Some(0) => Verdict::Gone,
@@ -419,6 +419,22 @@ impl StreamStore for RedisStore {
 
     async fn forget_consumers(&self, stream: &str, group: &str, names: &[&str], idle: Duration) -> Result<Vec<String>> {
         self.forget(stream, group, names, idle).await
+    }
+
+    async fn start_marks(&self, key: &str, ids: &[EntryId]) -> Result<Vec<Option<String>>> {
+        self.get_marks(key, ids).await
+    }
+
+    async fn mark_starts(&self, owner: &Origin, key: &str, marks: &[StartMark]) -> Result<Vec<Verdict>> {
+        self.put_marks(owner, key, marks).await
+    }
+
+    async fn unmark_starts(&self, origin: &Origin, key: &str, ids: &[EntryId]) -> Result<usize> {
+        self.remove_marks(origin, key, ids).await
+    }
+
+    async fn marked_starts(&self, key: &str, cursor: u64, count: usize) -> Result<(Vec<EntryId>, u64)> {
+        self.list_marks(key, cursor, count).await
     }
 
     async fn append(&self, entries: &[Append]) -> Result<Vec<Result<EntryId>>> {

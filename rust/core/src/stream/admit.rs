@@ -22,13 +22,17 @@ pub(super) async fn admit(
     let mut raw = sifted(source, subscription, raw).await?;
     park_again(source, subscription, &mut raw).await?;
     subscription.stats.claimed.add(raw.slots.iter().filter(|slot| slot.earlier > 0).count());
-    Ok(take_in(subscription, raw, read_ms))
+    Ok(take_in(source, subscription, raw, read_ms))
 }
 
-/// Hand a sifted read to the lanes. Returns how many entries there are.
-pub(super) fn take_in(subscription: &Subscription, raw: RawBatch, read_ms: u64) -> usize {
+/// Hand a sifted read to the lanes, or to the gate before them. Returns how many entries there are.
+pub(super) fn take_in(source: &StreamSource, subscription: &Subscription, raw: RawBatch, read_ms: u64) -> usize {
     let taken = raw.slots.len();
-    subscription.take_in(Batch::new(raw, Arc::clone(&subscription.origin), read_ms));
+    let batch = Batch::new(raw, Arc::clone(&subscription.origin), read_ms);
+    match source.gate.as_ref().filter(|gate| batch.slots().iter().any(|slot| gate.concerns(slot))) {
+        Some(gate) => gate.take_in(subscription, &batch),
+        None => subscription.take_in(batch),
+    }
     taken
 }
 
@@ -122,7 +126,13 @@ async fn remove(
         let raw = RawBatch { slots: bodiless, ..RawBatch::default() };
         for token in Batch::new(raw, Arc::clone(origin), 0).tokens() {
             let (owner, count) = (Arc::clone(origin), token.server_count());
-            orders.push(Order { token, owner, count, action: Action::Bury(Letter::new(to, Reason::Deleted, None)) });
+            orders.push(Order {
+                token,
+                owner,
+                count,
+                action: Action::Bury(Letter::new(to, Reason::Deleted, None)),
+                attempts: None,
+            });
         }
     } else {
         unwanted.extend(bodiless.iter().map(|slot| slot.id));

@@ -2,7 +2,11 @@
 //! over any `StreamStore`.
 
 mod admit;
+mod attempts;
 mod delay;
+mod gate;
+#[cfg(test)]
+mod gate_tests;
 mod group;
 mod janitor;
 mod lease;
@@ -10,6 +14,7 @@ mod reader;
 mod scan;
 mod settings;
 mod settlement;
+mod starts;
 mod trim;
 
 use std::sync::atomic::{AtomicBool, AtomicI64};
@@ -19,8 +24,10 @@ use std::time::Duration;
 use async_trait::async_trait;
 
 pub use group::{Group, Groups};
-pub use settings::{Mode, StreamSettings};
+pub use settings::{Cap, Mode, StreamSettings};
 pub use trim::Trimmer;
+
+use gate::Gate;
 
 use crate::backoff::Quiet;
 use crate::batch::Token;
@@ -51,6 +58,8 @@ pub struct StreamSource {
     store: Arc<dyn StreamStore>,
     group: Arc<Group>,
     plan: OnceLock<Plan>,
+    /// Where redelivered entries wait, if attempts are capped.
+    gate: Option<Gate>,
     /// The event loop does not turn, and what this subscription held was given up.
     stalled: AtomicBool,
     /// How often to say that bodies are gone, and that the server refused outcomes.
@@ -69,6 +78,7 @@ impl StreamSource {
             group.recovered_after(min_idle);
         }
         Self {
+            gate: settings.cap.clone().map(Gate::new),
             settings,
             store,
             group,
@@ -207,6 +217,9 @@ impl Source for StreamSource {
     }
 
     async fn release(&self, subscription: &Subscription, tokens: &[Token]) -> Result<usize> {
+        if let Some(gate) = &self.gate {
+            starts::restore(self, subscription, gate, tokens).await;
+        }
         let mut released = 0;
         for chunk in tokens.chunks(settlement::CHUNK) {
             let entries: Vec<_> = chunk.iter().map(|token| (token.id(), token.slot().earlier)).collect();
@@ -215,12 +228,37 @@ impl Source for StreamSource {
         Ok(released)
     }
 
+    fn counts_attempts(&self) -> bool {
+        self.gate.is_some()
+    }
+
+    fn attempts(&self, token: &Token) -> u32 {
+        self.gate.as_ref().map_or_else(|| token.delivery_count(), |gate| gate.used(token))
+    }
+
+    fn moved_on(&self) {
+        if let Some(gate) = &self.gate {
+            gate.moved_on();
+        }
+    }
+
+    fn withheld(&self) -> Vec<Token> {
+        self.gate.as_ref().map(Gate::withheld).unwrap_or_default()
+    }
+
+    async fn let_through(&self, _: &Subscription) {
+        if let Some(gate) = &self.gate {
+            gate.let_through().await;
+        }
+    }
+
     async fn tend(&self, subscription: &Arc<Subscription>) {
         tokio::join!(
             lease::run(self, subscription),
             delay::run(self, subscription),
             janitor::run(self, subscription),
             trim::run(self, subscription),
+            gate::run(self, subscription),
         );
     }
 

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::backoff::Backoff;
+use crate::settle::Outcome;
 use crate::store::Bound;
 
 /// Which entries a subscription reads.
@@ -17,6 +18,19 @@ pub enum Mode {
     Claiming,
     /// Both, on every server.
     Recovering,
+}
+
+/// How often the handler of one entry may be started.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Cap {
+    /// Attempts, the first one included.
+    pub attempts: u32,
+    /// What becomes of an entry that has used them up.
+    pub exhausted: Outcome,
+    /// The hash of the starts of entries that are not settled.
+    pub key: String,
+    /// Handlers that run at once.
+    pub workers: usize,
 }
 
 /// Settings of one stream subscription.
@@ -53,6 +67,8 @@ pub struct StreamSettings {
     pub forget_after: Duration,
     /// What the stream is kept within.
     pub trim: Option<Bound>,
-    /// Waits between attempts.
+    /// The most attempts of one entry, where there is such a limit.
+    pub cap: Option<Cap>,
+    /// Waits between attempts to reach the server.
     pub reconnect: Backoff,
 }

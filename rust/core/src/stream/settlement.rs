@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::StreamSource;
-use crate::batch::Token;
+use super::{StreamSource, starts};
+use crate::batch::{Origin, Token};
 use crate::entry::EntryId;
 use crate::error::Result;
 use crate::event::Level;
@@ -25,14 +25,30 @@ const MAX_DELAY: Duration = Duration::from_secs(10);
 /// Carry out all of `work`, or leave it as it is when the connection is lost on the way.
 pub(super) async fn carry_out(source: &StreamSource, subscription: &Subscription, work: &mut Work) -> Result<()> {
     let (plain, mut orders) = split(source, subscription, work);
+    let mut left = Vec::new();
     for (token, outcome) in &work.others {
-        let action = match outcome {
-            Outcome::Retry(delay) => retry_action(source, token, *delay, work.resend),
-            Outcome::Reply(reply) => Action::Reply(Arc::clone(reply)),
-            Outcome::DeadLetter(letter) => Action::Bury(Arc::clone(letter)),
-            Outcome::Ack | Outcome::Drop | Outcome::Leave => Action::Ack,
-        };
-        orders.push(order(source, subscription, token, action));
+        match outcome {
+            _ if is_left(source, outcome) => left.push(token.clone()),
+            Outcome::Retry(delay) => {
+                let action = retry_action(source, token, *delay, work.resend);
+                orders.push(order(source, subscription, token, action));
+            }
+            Outcome::Reply(reply) => {
+                orders.push(order(source, subscription, token, Action::Reply(Arc::clone(reply))));
+            }
+            Outcome::DeadLetter(letter) => {
+                orders.push(order(source, subscription, token, Action::Bury(Arc::clone(letter))));
+            }
+            Outcome::Ack | Outcome::Drop | Outcome::Leave => {
+                orders.push(order(source, subscription, token, Action::Ack));
+            }
+        }
+    }
+    if let Some(gate) = &source.gate {
+        // Before anything else: what is sent again after a loss writes the same marks.
+        let parked = orders.iter().filter(|order| matches!(order.action, Action::Park { .. }));
+        let ended = parked.map(|order| &order.token).chain(&left);
+        starts::note_ends(source, subscription, gate, &gate.ended(ended)).await?;
     }
     // What is parked is held until that was answered: the timer must not bring it back before.
     let parks = orders.iter().any(|order| matches!(order.action, Action::Park { .. }));
@@ -40,12 +56,22 @@ pub(super) async fn carry_out(source: &StreamSource, subscription: &Subscription
     subscription.stats.settles.add(plain.len().div_ceil(1000) + orders.len());
     let verdicts = source.store.settle(&subscription.origin, &plain, &orders, &source.settings.delay_key).await?;
     let work = std::mem::take(work);
-    count(subscription, &work, &verdicts);
+    count(source, subscription, &work, &verdicts);
     let refused = note_failed(source, subscription, &orders, &verdicts);
     subscription.unwatch(&refused);
+    let starts = source.gate.as_ref().map(|gate| {
+        let settled = work.acks.iter().chain(orders.iter().map(|order| &order.token));
+        let refused = orders.iter().zip(&verdicts).filter(|(_, verdict)| matches!(verdict, Verdict::Refused(_)));
+        (gate, gate.marked(settled), gate.ended(refused.map(|(order, _)| &order.token)))
+    });
     source.group.acked(&work.acks);
     subscription.complete(&work.acks);
-    let others: Vec<_> = work.others.into_iter().map(|(token, _)| token).collect();
+    for token in &left {
+        source.left(token);
+    }
+    subscription.complete(&left);
+    let others = work.others.into_iter().filter(|(_, outcome)| !is_left(source, outcome));
+    let others: Vec<_> = others.map(|(token, _)| token).collect();
     if !others.is_empty() {
         source.group.acked(&others);
         subscription.complete(&others);
@@ -60,10 +86,24 @@ pub(super) async fn carry_out(source: &StreamSource, subscription: &Subscription
     if parks || orders.iter().any(|order| matches!(order.action, Action::Delay(_))) {
         source.group.delayed.notify_waiters();
     }
-    for order in &orders {
-        source.group.forget_adopted(order.token.id());
+    for token in orders.iter().map(|order| &order.token).chain(&left) {
+        source.group.forget_adopted(token.id());
+    }
+    if let Some((gate, settled, refused)) = starts {
+        starts::remove(source, subscription, gate, &settled).await;
+        // Their handlers ended all the same. Where this is lost, they count as ones that did not.
+        let _ = starts::note_ends(source, subscription, gate, &refused).await;
     }
     Ok(())
+}
+
+/// Whether nothing is sent for an entry with this outcome: it stays pending as it is.
+fn is_left(source: &StreamSource, outcome: &Outcome) -> bool {
+    match outcome {
+        Outcome::Leave => true,
+        Outcome::Retry(delay) => delay.is_none() && source.retries_in_place(),
+        Outcome::Ack | Outcome::Drop | Outcome::Reply(_) | Outcome::DeadLetter(_) => false,
+    }
 }
 
 /// Acks that may go unchecked, and orders for the rest: late ones, resent ones, copies, those that changed hands.
@@ -85,10 +125,16 @@ fn split(source: &StreamSource, subscription: &Subscription, work: &Work) -> (Ve
     (plain, orders)
 }
 
+/// Under which name an entry is pending, and at which count.
+pub(super) fn standing(source: &StreamSource, subscription: &Subscription, token: &Token) -> (Arc<Origin>, u32) {
+    let read = || (Arc::clone(&subscription.origin), token.server_count());
+    source.group.adopted(token.id()).unwrap_or_else(read)
+}
+
 fn order(source: &StreamSource, subscription: &Subscription, token: &Token, action: Action) -> Order {
-    let (owner, count) =
-        source.group.adopted(token.id()).unwrap_or_else(|| (Arc::clone(&subscription.origin), token.server_count()));
-    Order { token: token.clone(), owner, count, action }
+    let (owner, count) = standing(source, subscription, token);
+    let attempts = source.gate.as_ref().map(|gate| gate.used(token));
+    Order { token: token.clone(), owner, count, action, attempts }
 }
 
 fn retry_action(source: &StreamSource, token: &Token, delay: Option<Duration>, resent: bool) -> Action {
@@ -102,13 +148,15 @@ fn retry_action(source: &StreamSource, token: &Token, delay: Option<Duration>, r
     }
 }
 
-fn count(subscription: &Subscription, work: &Work, verdicts: &[Verdict]) {
+fn count(source: &StreamSource, subscription: &Subscription, work: &Work, verdicts: &[Verdict]) {
     let stats = &subscription.stats;
-    let (checked, others) = verdicts.split_at(verdicts.len().saturating_sub(work.others.len()));
+    // Those that are left were counted when they were given.
+    let sent: Vec<_> = work.others.iter().map(|(_, outcome)| outcome).filter(|it| !is_left(source, it)).collect();
+    let (checked, others) = verdicts.split_at(verdicts.len().saturating_sub(sent.len()));
     let ended = |verdict: &Verdict| matches!(verdict, Verdict::Done | Verdict::Gone);
     let acked = work.acks.len().saturating_sub(checked.iter().filter(|verdict| !ended(verdict)).count());
     let (mut retried, mut dropped, mut replied, mut dead_lettered) = (0, 0, 0, 0);
-    for ((_, outcome), verdict) in work.others.iter().zip(others) {
+    for (outcome, verdict) in sent.into_iter().zip(others) {
         match outcome {
             Outcome::Retry(_) => retried += 1,
             // A reply that was sent again finds its entry gone: it went with the first sending.
@@ -175,7 +223,7 @@ fn note_failed(
 }
 
 /// The first ids of many, for a log line.
-fn some_ids(tokens: &[Token]) -> String {
+pub(super) fn some_ids(tokens: &[Token]) -> String {
     const SHOWN: usize = 10;
     let mut ids: Vec<_> = tokens.iter().take(SHOWN).map(|token| token.id().to_string()).collect();
     if tokens.len() > SHOWN {

@@ -8,7 +8,7 @@ use ruststream_core::header;
 use ruststream_core::letter::{Letter, Reason};
 use ruststream_core::store::{Action, Append, Bound, Look, Trim, Want};
 
-use crate::side::{DELAYED, HOUR, LETTERS, READERS, STREAM};
+use crate::side::{DELAYED, HOUR, LETTERS, MARKS, READERS, STREAM};
 
 /// An order, before it is known whose token it is for.
 #[derive(Debug, Clone)]
@@ -43,6 +43,9 @@ pub(crate) enum Step {
     Scan { reader: usize, own: Option<(Vec<usize>, bool)>, from: Vec<usize>, count: usize, letters: bool },
     Due { reader: usize, look: Look },
     Early { reader: usize, last: usize },
+    Mark { reader: usize, tokens: Vec<usize>, text: &'static str, miscounted: bool },
+    Marks { ids: Vec<usize> },
+    Unmark { reader: usize, ids: Vec<usize> },
     Unblock { reader: usize },
     Consumers { group: &'static str, living: Vec<&'static str> },
     Forget { group: &'static str, names: Vec<&'static str>, idle: Duration },
@@ -127,9 +130,9 @@ impl Chooser {
     fn behind(&mut self, ids: usize) -> Step {
         Step::Behind(match self.rng.u32(..20) {
             0..=14 => Behind::Delete(self.picks(ids, 4)),
-            15 => Behind::Remove(self.one(&[STREAM, DELAYED, LETTERS])),
+            15 => Behind::Remove(self.one(&[STREAM, DELAYED, LETTERS, MARKS])),
             16 => {
-                let key = self.one(&[STREAM, DELAYED, LETTERS]);
+                let key = self.one(&[STREAM, DELAYED, LETTERS, MARKS]);
                 self.text = Some(key);
                 Behind::Text(key)
             }
@@ -201,7 +204,7 @@ impl Chooser {
                 let from = if self.percent(60) { Vec::new() } else { self.picks(ids, 1) };
                 Step::Scan { reader, own, from, count: self.rng.usize(1..5), letters: self.percent(50) }
             }
-            89..=91 => Step::Due {
+            89 | 90 => Step::Due {
                 reader,
                 look: Look {
                     limit: self.rng.usize(..4),
@@ -210,7 +213,13 @@ impl Chooser {
                     keeps_bodiless: self.percent(30),
                 },
             },
-            92..=93 => Step::Early { reader, last: self.rng.usize(1..12) },
+            91 => Step::Early { reader, last: self.rng.usize(1..12) },
+            92 => {
+                let text = self.one(&["1b", "2a?", "3", ""]);
+                Step::Mark { reader, tokens: self.picks(tokens, 5), text, miscounted: self.percent(10) }
+            }
+            93 if self.percent(50) => Step::Marks { ids: self.picks(ids, 5) },
+            93 => Step::Unmark { reader, ids: self.picks(ids, 5) },
             94 if self.percent(50) => Step::Unblock { reader },
             94..=96 => self.upkeep(group),
             _ => self.behind(ids),

@@ -8,7 +8,7 @@ use ruststream_core::batch::{Batch, Origin, RawBatch, Token};
 use ruststream_core::entry::EntryId;
 use ruststream_core::error::{Error, Result};
 use ruststream_core::model::LAST;
-use ruststream_core::store::{EntryReader, Order, Page, Parked, Pending, StreamStore, Verdict};
+use ruststream_core::store::{EntryReader, Order, Page, Parked, Pending, StartMark, StreamStore, Verdict};
 
 use crate::operation::{Step, Wanted};
 
@@ -18,6 +18,8 @@ pub(crate) const STREAM: &str = "s";
 pub(crate) const DELAYED: &str = "{s}:g:delayed";
 /// Its dead letters.
 pub(crate) const LETTERS: &str = "s.dlq";
+/// Its marks of starts.
+pub(crate) const MARKS: &str = "{s}:g:attempts";
 /// Longer than any test.
 pub(crate) const HOUR: Duration = Duration::from_secs(3600);
 /// Names of readers: consumer and group.
@@ -230,7 +232,7 @@ impl Side {
                 let result = store.unblock(id).await;
                 shown.push(self.shown(result, |_, ()| "unblocked".into()));
             }
-            Step::Behind(_) => {}
+            step => self.run_marks(step, &mut shown).await,
         }
         shown
     }
@@ -243,14 +245,49 @@ impl Side {
         })
     }
 
+    async fn run_marks(&mut self, step: &Step, shown: &mut Shown) {
+        let store = Arc::clone(&self.store);
+        match step {
+            Step::Mark { reader, tokens, text, miscounted } => {
+                let marks: Vec<_> = tokens.iter().filter_map(|pick| self.mark(*pick, text, *miscounted)).collect();
+                let result = store.mark_starts(&origin(*reader), MARKS, &marks).await;
+                shown.push(self.shown(result, |_, verdicts| format!("{verdicts:?}")));
+            }
+            Step::Marks { ids } => {
+                let ids = self.ids(ids);
+                if !ids.is_empty() {
+                    let result = store.start_marks(MARKS, &ids).await;
+                    shown.push(self.shown(result, |_, marks| format!("{marks:?}")));
+                }
+                let result = store.marked_starts(MARKS, 0, 10_000).await;
+                shown.push(self.shown(result, |side, (mut ids, next)| {
+                    ids.sort_unstable();
+                    format!("{} {next}", side.names(ids))
+                }));
+            }
+            Step::Unmark { reader, ids } => {
+                let result = store.unmark_starts(&origin(*reader), MARKS, &self.ids(ids)).await;
+                shown.push(self.shown(result, |_, removed| removed.to_string()));
+            }
+            _ => {}
+        }
+    }
+
     pub(crate) fn names(&mut self, ids: Vec<EntryId>) -> String {
         ids.into_iter().map(|id| self.name(id)).collect::<Vec<_>>().join(" ")
+    }
+
+    fn mark(&self, pick: usize, text: &str, miscounted: bool) -> Option<StartMark> {
+        let token = self.tokens.get(pick % self.tokens.len().max(1))?;
+        let count = token.server_count() + u32::from(miscounted);
+        Some(StartMark { id: token.id(), count, text: text.to_owned() })
     }
 
     fn order(&self, order: &Wanted) -> Option<Order> {
         let token = self.tokens.get(order.token % self.tokens.len().max(1))?.clone();
         let count = token.server_count() + u32::from(order.miscounted);
         let owner = order.owner.map_or_else(|| Arc::clone(&token.batch().origin), origin);
-        Some(Order { token, owner, count, action: order.action.clone() })
+        let attempts = order.miscounted.then_some(7);
+        Some(Order { token, owner, count, action: order.action.clone(), attempts })
     }
 }

@@ -1,0 +1,62 @@
+//! The marks of starts: a hash with a field per entry that is not settled.
+
+use ::redis::{Value, cmd};
+
+use super::scripts;
+use super::store::{RedisStore, verdict, with_id};
+use super::value::{self, items};
+use crate::batch::Origin;
+use crate::entry::EntryId;
+use crate::error::{Error, Result};
+use crate::store::{StartMark, Verdict};
+
+impl RedisStore {
+    pub(super) async fn get_marks(&self, key: &str, ids: &[EntryId]) -> Result<Vec<Option<String>>> {
+        let mut command = cmd("HMGET");
+        command.arg(key);
+        for id in ids {
+            with_id(&mut command, *id);
+        }
+        let reply = self.work.query(&command).await?;
+        let text = |value: &Value| (*value != Value::Nil).then(|| value::text(value));
+        Ok(items(&reply).iter().map(text).collect())
+    }
+
+    pub(super) async fn put_marks(&self, owner: &Origin, key: &str, marks: &[StartMark]) -> Result<Vec<Verdict>> {
+        let mut command = scripts::call(&scripts::MARK, &[&owner.stream, key]);
+        command.arg(&owner.group).arg(&owner.consumer);
+        for mark in marks {
+            with_id(&mut command, mark.id);
+            command.arg(mark.count).arg(&mark.text);
+        }
+        match self.work.query(&command).await {
+            Ok(reply) => Ok(items(&reply).iter().map(verdict).collect()),
+            // Nothing is pending in a group that is not there.
+            Err(Error::NoGroup(_)) => Ok(vec![Verdict::Gone; marks.len()]),
+            Err(error) => Err(error),
+        }
+    }
+
+    pub(super) async fn remove_marks(&self, origin: &Origin, key: &str, ids: &[EntryId]) -> Result<usize> {
+        let mut command = scripts::call(&scripts::UNMARK, &[&origin.stream, key]);
+        command.arg(&origin.group);
+        for id in ids {
+            with_id(&mut command, *id);
+        }
+        let reply = self.work.query(&command).await?;
+        Ok(value::integer(&reply).and_then(|removed| usize::try_from(removed).ok()).unwrap_or(0))
+    }
+
+    /// What is no entry id in the hash is not ours, and left alone.
+    pub(super) async fn list_marks(&self, key: &str, cursor: u64, count: usize) -> Result<(Vec<EntryId>, u64)> {
+        let mut command = cmd("HSCAN");
+        command.arg(key).arg(cursor).arg("COUNT").arg(count);
+        let reply = self.work.query(&command).await?;
+        let [next, pairs] = items(&reply) else {
+            return Err(Error::Protocol("HSCAN was not answered with two elements".into()));
+        };
+        let ids = items(pairs).chunks_exact(2).filter_map(|pair| value::id(&pair[0])).collect();
+        let next = std::str::from_utf8(value::bytes(next)).ok().and_then(|text| text.parse().ok());
+        Ok((ids, next.unwrap_or(0)))
+    }
+}

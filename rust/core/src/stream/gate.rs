@@ -1,0 +1,461 @@
+//! The gate before the lanes of a subscription with a cap: redelivered entries pass it one small group after another,
+//! marked started before they are, and those whose attempts are used up are given up here.
+//!
+//! Fresh entries do not come here, unless the cap is one. An entry that waits here is held, renewed and handed back
+//! like one in a lane's queue, and nothing is counted of it.
+
+use std::collections::{BTreeMap, HashSet, VecDeque};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use tokio::sync::Notify;
+
+use super::attempts::{Attempts, Next};
+use super::settings::Cap;
+use super::{StreamSource, settlement, starts};
+use crate::backoff::{Backoff, Quiet};
+use crate::batch::{Batch, Mark, Token};
+use crate::entry::{EntryId, KEYLESS, Slot};
+use crate::error::{Error, Result};
+use crate::event::Level;
+use crate::inbox::Arrival;
+use crate::subscription::Subscription;
+
+/// How long one that has to run alone lets others go first, how long it then waits for those that run to end before
+/// others may go on, and how long others wait for it: a slow handler must not stop the rest for ever.
+const OTHERS_FIRST: Duration = Duration::from_secs(5);
+const OTHERS_END: Duration = Duration::from_secs(30);
+const OTHERS_WAIT: Duration = Duration::from_secs(5);
+/// How often to look whether these are over.
+const AGAIN: Duration = Duration::from_secs(1);
+/// Entries looked at for the next group.
+const LOOK: usize = 1000;
+
+/// One that waits, and what is known of its starts.
+#[derive(Debug, Clone)]
+struct Waiting {
+    token: Token,
+    attempts: Attempts,
+    next: Next,
+}
+
+/// One that was let through and is not done.
+#[derive(Debug, Clone)]
+struct Passed {
+    token: Token,
+    /// What was known of its starts before this one.
+    before: Attempts,
+    /// The mark that was written.
+    now: Attempts,
+    alone: bool,
+}
+
+impl Passed {
+    fn is_running(&self) -> bool {
+        matches!(self.token.mark(), Mark::Queued | Mark::Running)
+    }
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// Nothing is known of their starts yet.
+    arrived: VecDeque<Token>,
+    waiting: VecDeque<Waiting>,
+    passed: BTreeMap<EntryId, Passed>,
+    /// What waits is given back: nothing more is let through.
+    closed: bool,
+    /// Since when, in milliseconds of the clock, one that has to run alone waits, and runs.
+    alone_waits: Option<u64>,
+    alone_runs: Option<u64>,
+}
+
+fn since(moment: Option<u64>, now: u64) -> Duration {
+    Duration::from_millis(moment.map_or(0, |moment| now.saturating_sub(moment)))
+}
+
+impl State {
+    /// Whether nothing waits, nor is on its way to a lane.
+    fn is_empty(&self) -> bool {
+        let on_its_way = |passed: &Passed| passed.token.mark() == Mark::Queued;
+        self.arrived.is_empty() && self.waiting.is_empty() && !self.passed.values().any(on_its_way)
+    }
+
+    /// Let go of what is somebody else's by now, or was taken back.
+    fn drop_lost(&mut self, subscription: &Subscription) {
+        self.waiting.retain(|Waiting { token, .. }| {
+            if token.is_lost() {
+                subscription.skip(token);
+            }
+            token.mark() == Mark::Queued
+        });
+    }
+
+    /// Note what has to run alone at this moment. Returns whether others may go on before it or beside it.
+    fn others_may_go(&mut self, now: u64) -> bool {
+        if self.passed.values().any(|passed| passed.alone && passed.is_running()) {
+            self.alone_waits = None;
+            self.alone_runs.get_or_insert(now);
+            return since(self.alone_runs, now) >= OTHERS_WAIT;
+        }
+        self.alone_runs = None;
+        if !self.waiting.iter().any(|waiting| waiting.next == Next::Alone) {
+            self.alone_waits = None;
+            return true;
+        }
+        self.alone_waits.get_or_insert(now);
+        let waited = since(self.alone_waits, now).as_millis();
+        waited % (OTHERS_FIRST + OTHERS_END).as_millis() < OTHERS_FIRST.as_millis()
+    }
+
+    /// Choose the next to go, by their places in line: some that may run beside others, or one that runs alone.
+    fn choose(&mut self, workers: usize, now: u64) -> (Vec<usize>, bool) {
+        let others = self.others_may_go(now);
+        let running: Vec<_> = self.passed.values().filter(|passed| passed.is_running()).collect();
+        let unstarted = running.iter().filter(|passed| passed.token.mark() == Mark::Queued);
+        let mut taken: HashSet<u16> = unstarted.map(|passed| passed.token.slot().partition).collect();
+        let room = workers.saturating_sub(running.iter().filter(|one| one.token.mark() == Mark::Queued).count());
+        let (mut chosen, mut alone) = (Vec::new(), None);
+        for (at, waiting) in self.waiting.iter().enumerate().take(LOOK) {
+            // Not past one of the same key, and one of a key at a time: a key that is stuck keeps no others back.
+            let partition = waiting.token.slot().partition;
+            if partition != KEYLESS && !taken.insert(partition) {
+                continue;
+            }
+            match waiting.next {
+                Next::Beside if others && chosen.len() < room => chosen.push(at),
+                Next::Alone if alone.is_none() => alone = Some(at),
+                _ => {}
+            }
+        }
+        match alone {
+            Some(at) if chosen.is_empty() && running.is_empty() => (vec![at], true),
+            _ => (chosen, false),
+        }
+    }
+}
+
+/// Where redelivered entries of one subscription wait.
+#[derive(Debug)]
+pub(super) struct Gate {
+    pub(super) cap: Cap,
+    state: Mutex<State>,
+    /// Something is in the state.
+    busy: AtomicBool,
+    wake: Notify,
+    empty: Notify,
+    /// Held while marks are written: what is given back gets its old mark after that, not before.
+    pub(super) writing: tokio::sync::Mutex<()>,
+}
+
+impl Gate {
+    pub(super) fn new(cap: Cap) -> Self {
+        Self {
+            cap,
+            state: Mutex::default(),
+            busy: AtomicBool::new(false),
+            wake: Notify::new(),
+            empty: Notify::new(),
+            writing: tokio::sync::Mutex::default(),
+        }
+    }
+
+    /// Whether an entry has to pass the gate.
+    pub(super) fn concerns(&self, slot: &Slot) -> bool {
+        self.cap.attempts == 1 || slot.earlier > 0 || slot.retries > 0 || slot.attempts > 0
+    }
+
+    /// Take in what was read: what need not pass goes on at once.
+    pub(super) fn take_in(&self, subscription: &Subscription, batch: &Arc<Batch>) {
+        subscription.hold(batch);
+        let (gated, free): (Vec<_>, Vec<_>) = batch.tokens().partition(|token| self.concerns(token.slot()));
+        if !free.is_empty() {
+            subscription.hand_over(Arrival::Tokens { tokens: free, watched: false });
+        }
+        let mut state = self.state.lock();
+        state.arrived.extend(gated);
+        self.busy.store(true, Ordering::Release);
+        self.wake.notify_one();
+    }
+
+    /// Something started or is done.
+    pub(super) fn moved_on(&self) {
+        if self.busy.load(Ordering::Acquire) {
+            self.wake.notify_one();
+        }
+    }
+
+    /// Take out what has not started, to give it back. Nothing is let through from now on.
+    pub(super) fn withheld(&self) -> Vec<Token> {
+        let mut state = self.state.lock();
+        state.closed = true;
+        let mut tokens: Vec<_> = state.arrived.drain(..).collect();
+        tokens.extend(state.waiting.drain(..).map(|waiting| waiting.token));
+        // Also those on their way to a lane: whoever takes one out of the queue first has it.
+        tokens.extend(state.passed.values().map(|passed| passed.token.clone()));
+        tokens.retain(|token| token.mark() == Mark::Queued);
+        tokens
+    }
+
+    /// Return once nothing waits here or is on its way to a lane.
+    pub(super) async fn let_through(&self) {
+        loop {
+            let empty = self.empty.notified();
+            tokio::pin!(empty);
+            empty.as_mut().enable();
+            {
+                if self.state.lock().is_empty() {
+                    return;
+                }
+            }
+            empty.await;
+        }
+    }
+
+    /// Attempts of a delivery's entry, this one included.
+    pub(super) fn used(&self, token: &Token) -> u32 {
+        token.attempts_before().saturating_add(self.known(token).starts)
+    }
+
+    /// The mark of a delivery whose handler was started.
+    pub(super) fn known(&self, token: &Token) -> Attempts {
+        let first = Attempts { starts: 1, doubtful: token.comes_again(), ..Attempts::default() };
+        if !self.busy.load(Ordering::Acquire) {
+            return first;
+        }
+        let state = self.state.lock();
+        state.passed.get(&token.id()).map_or(first, |passed| passed.now)
+    }
+
+    /// The marks of deliveries whose handlers ended.
+    pub(super) fn ended<'a>(&self, tokens: impl Iterator<Item = &'a Token>) -> Vec<(Token, Attempts)> {
+        tokens.map(|token| (token.clone(), self.known(token).ended())).collect()
+    }
+
+    /// The marks that entries had before they were let through, of those of them that were.
+    pub(super) fn before(&self, tokens: &[Token]) -> Vec<(Token, Attempts)> {
+        let state = self.state.lock();
+        let before = |token: &Token| Some((token.clone(), state.passed.get(&token.id())?.before));
+        tokens.iter().filter_map(before).collect()
+    }
+
+    /// Those of these entries that have a mark.
+    pub(super) fn marked<'a>(&self, tokens: impl Iterator<Item = &'a Token>) -> Vec<EntryId> {
+        if !self.busy.load(Ordering::Acquire) {
+            return Vec::new();
+        }
+        let state = self.state.lock();
+        tokens.map(Token::id).filter(|id| state.passed.contains_key(id)).collect()
+    }
+
+    /// Forget what is done.
+    fn sweep(&self) {
+        let mut state = self.state.lock();
+        state.passed.retain(|_, passed| passed.token.mark() != Mark::Done);
+        if state.is_empty() {
+            self.empty.notify_waiters();
+            self.busy.store(!state.passed.is_empty(), Ordering::Release);
+        }
+    }
+
+    /// What has come and nothing is known of.
+    fn arrived(&self) -> Vec<Token> {
+        self.state.lock().arrived.iter().take(settlement::CHUNK).cloned().collect()
+    }
+
+    /// Put those that may run in line, and return those that may not.
+    fn sort(&self, tokens: &[Token], marks: &[Option<String>]) -> Vec<Token> {
+        let mut exhausted = Vec::new();
+        let mut state = self.state.lock();
+        let came = tokens.len().min(state.arrived.len());
+        state.arrived.drain(..came);
+        for (at, token) in tokens.iter().enumerate().filter(|(_, token)| token.mark() == Mark::Queued) {
+            let mark = marks.get(at).and_then(Option::as_deref).and_then(Attempts::parse);
+            // With a cap of one even the first start is marked. Otherwise it may have been started as a fresh entry.
+            let doubtful = self.cap.attempts > 1;
+            let attempts = mark.unwrap_or(Attempts { doubtful, ..Attempts::default() });
+            let next = attempts.next(token.attempts_before(), self.cap.attempts);
+            if next == Next::Exhausted {
+                let passed = Passed { token: token.clone(), before: attempts, now: attempts, alone: false };
+                state.passed.insert(token.id(), passed);
+                exhausted.push(token.clone());
+            } else {
+                state.waiting.push_back(Waiting { token: token.clone(), attempts, next });
+            }
+        }
+        exhausted
+    }
+
+    /// Choose who is let through now. Also: after how long to look again, where only time helps.
+    fn choose(&self, subscription: &Subscription) -> (Vec<Passed>, Option<Duration>) {
+        let mut state = self.state.lock();
+        state.drop_lost(subscription);
+        if state.closed || state.waiting.is_empty() {
+            return (Vec::new(), None);
+        }
+        let (places, alone) = state.choose(self.cap.workers, subscription.clock.now_ms());
+        let mut chosen: Vec<_> = places.iter().rev().filter_map(|at| state.waiting.remove(*at)).collect();
+        chosen.reverse();
+        let pass =
+            |Waiting { token, attempts, .. }| Passed { token, before: attempts, now: attempts.begun(alone), alone };
+        let chosen: Vec<_> = chosen.into_iter().map(pass).collect();
+        state.passed.extend(chosen.iter().map(|passed| (passed.token.id(), passed.clone())));
+        (chosen, (state.alone_waits.is_some() || state.alone_runs.is_some()).then_some(AGAIN))
+    }
+
+    /// Those that could not be marked, since someone else has them, are not let through.
+    fn turn_away(&self, subscription: &Subscription, tokens: &[Token]) {
+        subscription.lose(tokens);
+        let mut state = self.state.lock();
+        for token in tokens {
+            state.passed.remove(&token.id());
+            subscription.skip(token);
+        }
+    }
+}
+
+/// Let entries through until the subscription is closed.
+pub(super) async fn run(source: &StreamSource, subscription: &Arc<Subscription>) {
+    let Some(gate) = &source.gate else {
+        return;
+    };
+    tokio::join!(pass(source, subscription, gate), starts::prune(source, subscription, gate));
+}
+
+async fn pass(source: &StreamSource, subscription: &Arc<Subscription>, gate: &Gate) {
+    let mut backoff = source.settings.reconnect.clone();
+    let quiet = Quiet::default();
+    loop {
+        gate.sweep();
+        let wait = match turn(source, subscription, gate, &mut backoff, &quiet).await {
+            Ok(wait) => {
+                backoff.reset();
+                wait
+            }
+            Err(error) => {
+                if let Some(unsaid) = quiet.allow(subscription.clock.now_ms()) {
+                    let text = format!("reading attempts failed, trying again: {error} ({unsaid} more like this)");
+                    subscription.log(Level::Warning, &text);
+                }
+                Some(backoff.wait())
+            }
+        };
+        let rest = async {
+            match wait {
+                Some(wait) => subscription.clock.sleep(wait).await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            () = subscription.closed.cancelled() => return,
+            () = gate.wake.notified() => {}
+            () = rest => {}
+        }
+    }
+}
+
+/// Look at what has come, and let through what may pass now. Returns after how long to look again; none: when woken.
+async fn turn(
+    source: &StreamSource,
+    subscription: &Arc<Subscription>,
+    gate: &Gate,
+    backoff: &mut Backoff,
+    quiet: &Quiet,
+) -> Result<Option<Duration>> {
+    loop {
+        let arrived = gate.arrived();
+        if arrived.is_empty() {
+            break;
+        }
+        let marks = match starts::read(source, gate, &arrived).await {
+            Err(error) if error.is_lost() || matches!(error, Error::ShutDown(_)) => return Err(error),
+            Err(error) => {
+                say_refused(subscription, quiet, &error);
+                Vec::new()
+            }
+            Ok(marks) => marks,
+        };
+        let exhausted = gate.sort(&arrived, &marks);
+        give_up(subscription, gate, &exhausted);
+    }
+    loop {
+        let (chosen, again) = gate.choose(subscription);
+        if chosen.is_empty() {
+            return Ok(again);
+        }
+        let tokens = begin(source, subscription, gate, chosen, backoff, quiet).await;
+        if !tokens.is_empty() {
+            subscription.hand_over(Arrival::Tokens { tokens, watched: true });
+        }
+    }
+}
+
+/// Mark them started, however often that has to be tried. Returns those that may start.
+async fn begin(
+    source: &StreamSource,
+    subscription: &Arc<Subscription>,
+    gate: &Gate,
+    mut chosen: Vec<Passed>,
+    backoff: &mut Backoff,
+    quiet: &Quiet,
+) -> Vec<Token> {
+    loop {
+        let marked = {
+            let _writing = gate.writing.lock().await;
+            // Given back meanwhile: it must not be marked after its old mark is there again.
+            chosen.retain(|passed| passed.token.mark() == Mark::Queued);
+            let marks = chosen.iter().map(|passed| (passed.token.clone(), passed.now));
+            starts::write(source, subscription, gate, &marks.collect::<Vec<_>>()).await
+        };
+        let error = match marked {
+            Ok(taken) => {
+                gate.turn_away(subscription, &taken);
+                let ours = chosen.into_iter().map(|passed| passed.token);
+                return ours.filter(|token| !taken.iter().any(|other| other.id() == token.id())).collect();
+            }
+            Err(error) => error,
+        };
+        if !error.is_lost() {
+            // A server that takes no marks (out of memory, a key of another type) still settles: work goes on uncounted.
+            say_refused(subscription, quiet, &error);
+            return chosen.into_iter().map(|passed| passed.token).collect();
+        }
+        if let Some(unsaid) = quiet.allow(subscription.clock.now_ms()) {
+            let text = format!("marking starts failed, trying again: {error} ({unsaid} more like this)");
+            subscription.log(Level::Warning, &text);
+        }
+        tokio::select! {
+            () = subscription.closed.cancelled() => return Vec::new(),
+            () = subscription.clock.sleep(backoff.wait()) => {}
+        }
+    }
+}
+
+fn say_refused(subscription: &Subscription, quiet: &Quiet, error: &Error) {
+    if let Some(unsaid) = quiet.allow(subscription.clock.now_ms()) {
+        let text = format!(
+            "the server refused to count attempts, entries are handled uncounted: {error} ({unsaid} more like this)"
+        );
+        subscription.log(Level::Error, &text);
+    }
+}
+
+/// Settle what has used up its attempts; its handler is not called.
+fn give_up(subscription: &Subscription, gate: &Gate, tokens: &[Token]) {
+    let given_up: Vec<_> = tokens.iter().filter(|token| token.begin()).cloned().collect();
+    if given_up.is_empty() {
+        return;
+    }
+    subscription.stats.exhausted.add(given_up.len());
+    let text = format!(
+        "{} entries have used up their {} attempts and are given up, their handler is not called: {}",
+        given_up.len(),
+        gate.cap.attempts,
+        settlement::some_ids(&given_up)
+    );
+    subscription.log(Level::Error, &text);
+    for token in &given_up {
+        subscription.settle(token, gate.cap.exhausted.clone());
+    }
+}

@@ -1,0 +1,304 @@
+//! The gate over the model of a server, by a clock that stands until it is moved.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+
+use super::admit::admit;
+use super::{Cap, Groups, Mode, StreamSettings, StreamSource};
+use crate::backoff::Backoff;
+use crate::batch::{Mark, Origin, Token};
+use crate::clock::Clock;
+use crate::entry::EntryId;
+use crate::event::{Event, Events};
+use crate::model::{AddId, GroupRead, Model, ModelStore, Position};
+use crate::settle::{Outcome, Settler};
+use crate::source::Source;
+use crate::store::{Page, Pending, StreamStore};
+use crate::subscription::{Parts, Subscription};
+
+const MARKS: &str = "{s}:g:attempts";
+
+#[derive(Debug, Default)]
+struct Log(Mutex<Vec<String>>);
+
+impl Events for Log {
+    fn post(&self, event: Event) {
+        if let Event::Log { message, .. } = event {
+            self.0.lock().push(message);
+        }
+    }
+    fn stalled(&self) -> Duration {
+        Duration::ZERO
+    }
+}
+
+/// A subscription whose entries were read by another consumer that is gone.
+struct Bench {
+    model: Arc<Model>,
+    source: Arc<StreamSource>,
+    subscription: Arc<Subscription>,
+    log: Arc<Log>,
+    ids: Vec<EntryId>,
+}
+
+impl Bench {
+    async fn new(attempts: u32, workers: usize, keys: &[&str]) -> Self {
+        let clock = Arc::new(Clock::stopped(1_800_000_000_000));
+        let model = Model::new(Arc::clone(&clock));
+        let ids = model.run(|keyspace| {
+            let fields = |key| [("_payload", "x"), ("h:redis-partition-key", key)];
+            let ids = keys.iter().map(|key| keyspace.xadd("s", AddId::Auto, &fields(*key), None).unwrap_or_default());
+            let ids: Vec<_> = ids.collect();
+            assert!(keyspace.xgroup_create("s", "g", Position::After(EntryId::ZERO), true, None).is_ok());
+            assert!(keyspace.xreadgroup(&GroupRead::new("s", "g", "gone")).is_ok());
+            ids
+        });
+        let store = Arc::new(ModelStore::new(Arc::clone(&model)));
+        assert!(store.connect().await.is_ok());
+        let settings = StreamSettings {
+            mode: Mode::Recovering,
+            min_idle: Some(Duration::from_secs(3600)),
+            count: 100,
+            block: Duration::from_secs(1),
+            start_id: "0".into(),
+            start_at: None,
+            create_group: true,
+            recreate_group: true,
+            by_key: true,
+            renew_stalled: None,
+            delay_key: "{s}:g:delayed".into(),
+            fixed_consumer: false,
+            forget_after: Duration::from_secs(3600),
+            trim: None,
+            dead_letter: None,
+            cap: Some(Cap { attempts, exhausted: Outcome::Drop, key: MARKS.into(), workers }),
+            reconnect: Backoff::new(Duration::from_millis(50), Duration::from_millis(100)),
+        };
+        let source = Arc::new(StreamSource::new(settings, store, Groups::default().get("s", "g")));
+        let log = Arc::new(Log::default());
+        let [name, stream, group, consumer] = ["test", "s", "g", "c"].map(str::to_owned);
+        let subscription = Subscription::new(Parts {
+            id: 1,
+            origin: Arc::new(Origin { subscription: name, stream, group, consumer }),
+            source: Arc::clone(&source) as _,
+            held: Arc::default(),
+            max_in_flight: 1000,
+            gather: 1,
+            events: Arc::clone(&log) as _,
+            clock,
+        });
+        assert!(source.open(&subscription).await.is_ok());
+        let (tended, of) = (Arc::clone(&source), Arc::clone(&subscription));
+        tokio::spawn(async move { tended.tend(&of).await });
+        tokio::spawn(Settler::run(Arc::clone(&subscription), Backoff::new(Duration::ZERO, Duration::ZERO)));
+        Self { model, source, subscription, log, ids }
+    }
+
+    /// Take over everything that is pending.
+    async fn claim(&self) {
+        let which = Pending::Idle(Duration::ZERO);
+        let page = Page { cursor: EntryId::ZERO, count: 1000, hash_keys: true, dead_letter: None };
+        let scanned = self.source.store.scan(&self.subscription.origin, &which, page).await;
+        let Ok(scanned) = scanned else { panic!("{scanned:?}") };
+        assert!(admit(&self.source, &self.subscription, scanned.raw, 0).await.is_ok());
+        rest().await;
+    }
+
+    /// What has come to the lanes since it was asked last; all of it starts.
+    async fn started(&self) -> Vec<Token> {
+        rest().await;
+        let mut tokens = Vec::new();
+        while let Some(arrival) = self.subscription.inbox.pop() {
+            tokens.extend(arrival.tokens().into_iter().filter(Token::begin));
+        }
+        self.source.moved_on();
+        rest().await;
+        tokens
+    }
+
+    fn numbers(&self, tokens: &[Token]) -> Vec<usize> {
+        let at = |token: &Token| self.ids.iter().position(|id| *id == token.id()).unwrap_or(usize::MAX);
+        tokens.iter().map(at).collect()
+    }
+
+    fn put(&self, number: usize, mark: &str) {
+        let field = self.ids[number].to_string();
+        assert!(self.model.run(|keyspace| keyspace.hset(MARKS, field.as_bytes(), mark.as_bytes())).is_ok());
+    }
+
+    fn marks(&self) -> Vec<(usize, String)> {
+        self.model.run(|keyspace| {
+            let marks = keyspace.hgetall(MARKS).unwrap_or_default();
+            let found = marks.into_iter().map(|(id, mark)| {
+                let id = EntryId::parse(id).unwrap_or_default();
+                let number = self.ids.iter().position(|known| *known == id).unwrap_or(usize::MAX);
+                (number, String::from_utf8_lossy(mark).into_owned())
+            });
+            found.collect()
+        })
+    }
+
+    async fn settle(&self, tokens: &[Token], outcome: Outcome) {
+        for token in tokens {
+            self.subscription.settle(token, outcome.clone());
+        }
+        self.subscription.settler.flush().await;
+        rest().await;
+    }
+}
+
+async fn rest() {
+    for _ in 0..100 {
+        tokio::task::yield_now().await;
+    }
+}
+
+fn mark(number: usize, text: &str) -> (usize, String) {
+    (number, text.to_owned())
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_few_at_a_time_are_marked_and_the_next_when_they_start() {
+    let bench = Bench::new(3, 2, &["a", "b", "c", "d", "e"]).await;
+    bench.claim().await;
+    assert_eq!(bench.marks(), [mark(0, "1b?"), mark(1, "1b?")]);
+    let mut running = bench.started().await;
+    assert_eq!((bench.numbers(&running), bench.marks().len()), (vec![0, 1], 4));
+    bench.settle(&running[..1], Outcome::Ack).await;
+    bench.settle(&running[1..], Outcome::Leave).await;
+    assert_eq!(bench.marks(), [mark(1, "1?"), mark(2, "1b?"), mark(3, "1b?")]);
+    running = bench.started().await;
+    running.extend(bench.started().await);
+    assert_eq!(bench.numbers(&running), [2, 3, 4]);
+    bench.settle(&running, Outcome::Drop).await;
+    assert_eq!(bench.marks(), [mark(1, "1?")]);
+    assert_eq!(bench.subscription.credits.used(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_key_has_one_on_its_way_and_keeps_its_order() {
+    let bench = Bench::new(3, 4, &["a", "a", "a", "b"]).await;
+    bench.claim().await;
+    assert_eq!(bench.marks(), [mark(0, "1b?"), mark(3, "1b?")]);
+    let running = bench.started().await;
+    assert_eq!(bench.numbers(&running), [0, 3]);
+    assert_eq!(bench.numbers(&bench.started().await), [1]);
+    assert_eq!(bench.numbers(&bench.started().await), [2]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_handed_back_has_the_mark_it_had_before() {
+    let bench = Bench::new(3, 2, &["a", "b", "c"]).await;
+    bench.put(1, "1");
+    bench.claim().await;
+    assert_eq!(bench.marks(), [mark(0, "1b?"), mark(1, "2b")]);
+    let tokens = bench.subscription.withdraw(bench.source.withheld());
+    assert_eq!(tokens.len(), 3);
+    assert_eq!(bench.subscription.release(tokens).await, Ok(3));
+    assert_eq!((bench.marks(), bench.started().await.len()), (vec![mark(1, "1")], 0));
+    assert_eq!(bench.subscription.credits.used(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_used_up_is_settled_without_a_start() {
+    let bench = Bench::new(3, 2, &["a", "b", "c", "d"]).await;
+    for (number, text) in [(0, "3"), (1, "3a?"), (2, "3b?"), (3, "3b")] {
+        bench.put(number, text);
+    }
+    bench.claim().await;
+    bench.subscription.settler.flush().await;
+    // The last one has a start more, alone: others ran beside its third, and none of its starts went unmarked.
+    assert_eq!(bench.numbers(&bench.started().await), [3]);
+    assert_eq!(bench.marks(), [mark(3, "4a")]);
+    assert_eq!(bench.subscription.stats.exhausted.get(), 3);
+    assert!(bench.log.0.lock().iter().any(|line| line.contains("3 entries have used up their 3 attempts")));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_suspect_waits_for_the_others_and_they_for_it_but_not_for_ever() {
+    let bench = Bench::new(3, 4, &["a", "b", "c", "d"]).await;
+    bench.put(0, "2b?");
+    bench.put(1, "2a?");
+    bench.claim().await;
+    let others = bench.started().await;
+    assert_eq!(bench.numbers(&others), [2, 3]);
+    assert!(bench.started().await.is_empty());
+    bench.settle(&others, Outcome::Ack).await;
+    let alone = bench.started().await;
+    assert_eq!((bench.numbers(&alone), bench.marks()), (vec![0], vec![mark(0, "3a?"), mark(1, "2a?")]));
+    let id = bench.model.run(|keyspace| keyspace.xadd("s", AddId::Auto, &[("_payload", "x")], None));
+    let read = bench.model.run(|keyspace| keyspace.xreadgroup(&GroupRead::new("s", "g", "gone")).map(drop));
+    assert!(id.is_ok() && read.is_ok());
+    bench.claim().await;
+    assert!(bench.started().await.is_empty(), "it would run beside the one that has to be alone");
+    for _ in 0..6 {
+        bench.subscription.clock.advance(Duration::from_secs(1));
+        rest().await;
+    }
+    let late = bench.started().await;
+    assert_eq!(late.iter().map(Token::id).collect::<Vec<_>>(), id.into_iter().collect::<Vec<_>>());
+    bench.settle(&late, Outcome::Ack).await;
+    bench.settle(&alone, Outcome::Leave).await;
+    assert_eq!(bench.numbers(&bench.started().await), [1]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_someone_else_took_over_is_not_let_through() {
+    let bench = Bench::new(3, 1, &["a", "b"]).await;
+    bench.claim().await;
+    bench.model.run(|keyspace| {
+        assert!(keyspace.xclaim("s", "g", "thief", &crate::model::Claim::default(), &bench.ids[1..]).is_ok());
+    });
+    let running = bench.started().await;
+    assert_eq!((bench.numbers(&running), bench.started().await.len()), (vec![0], 0));
+    assert_eq!(bench.marks(), [mark(0, "1b?")]);
+    assert_eq!((bench.subscription.credits.used(), bench.subscription.stats.lost.get()), (1, 1));
+}
+
+#[tokio::test(start_paused = true)]
+async fn marks_that_are_refused_stop_nothing() {
+    let bench = Bench::new(3, 2, &["a", "b", "c"]).await;
+    bench.model.run(|keyspace| keyspace.set(MARKS, b"text"));
+    bench.claim().await;
+    let mut running = bench.started().await;
+    running.extend(bench.started().await);
+    assert_eq!(bench.numbers(&running), [0, 1, 2]);
+    bench.settle(&running[..1], Outcome::Leave).await;
+    bench.settle(&running[1..], Outcome::Ack).await;
+    assert!(running.iter().all(|token| token.mark() == Mark::Done));
+    assert!(bench.log.0.lock().iter().any(|line| line.contains("refused to count attempts")));
+}
+
+#[tokio::test(start_paused = true)]
+async fn stale_marks_are_found_and_those_of_pending_entries_stay() {
+    let bench = Bench::new(3, 1, &["a", "b"]).await;
+    bench.put(0, "1");
+    bench.put(1, "1");
+    assert!(bench.model.run(|keyspace| keyspace.hset(MARKS, b"no id", b"1")).is_ok());
+    assert_eq!(bench.model.run(|keyspace| keyspace.xack("s", "g", &bench.ids[..1])), Ok(1));
+    rest().await;
+    bench.subscription.clock.advance(Duration::from_secs(9));
+    rest().await;
+    assert_eq!(bench.marks().len(), 3);
+    bench.subscription.clock.advance(Duration::from_secs(1));
+    rest().await;
+    assert_eq!(bench.marks(), [mark(1, "1"), mark(usize::MAX, "1")]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn with_a_cap_of_one_fresh_entries_are_marked_as_well() {
+    let bench = Bench::new(1, 2, &[]).await;
+    let id = bench.model.run(|keyspace| keyspace.xadd("s", AddId::Auto, &[("_payload", "x")], None));
+    let Ok(mut reader) = bench.source.store.open_reader(&bench.subscription.origin, true).await else {
+        panic!("no reader")
+    };
+    let want = crate::store::Want { count: 10, block: None, claim: None };
+    let Ok(raw) = reader.read(want, None).await else { panic!("not read") };
+    assert!(id.is_ok() && admit(&bench.source, &bench.subscription, raw, 0).await.is_ok());
+    let running = bench.started().await;
+    assert_eq!((running.len(), bench.marks()), (1, vec![mark(usize::MAX, "1b")]));
+    bench.settle(&running, Outcome::Ack).await;
+    assert!(bench.marks().is_empty());
+}
