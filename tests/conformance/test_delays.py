@@ -23,7 +23,8 @@ async def test_a_delayed_retry_is_the_same_entry_at_its_time(backend: Backend, d
         await t.advance(delay / 2)
         again = t.subscriber("main").assert_called(2).calls[1]
         assert (again.entry_id, again.delivery_count) == (entry_id, 2)
-        assert again.idle >= delay * 0.95, "what is parked again on the way is known to some hundredths"
+        # One that a claimer took at the moment it fell due lay for min_idle only since it was parked again.
+        assert again.idle >= min(delay, MIN_IDLE) * 0.95
         assert t.stream("s").length == 1
         assert t.pending("s", "g") == []
 

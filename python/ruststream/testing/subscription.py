@@ -91,6 +91,11 @@ class RecordedSubscription(Subscription):
             self._ended(ctx, ack())
         super().returned(ctx, value)
 
+    def _reply(self, ctx: Context, value: object) -> None:
+        super()._reply(ctx, value)
+        # What became of it otherwise is written down by now.
+        self._ended(ctx, ack())
+
     def raised(self, ctx: Context, error: BaseException) -> None:
         """Settle a delivery by what its handler raised, or what raised before there was a call."""
         if self._begun.get(ctx.entry_id) != ctx.delivery_count:

@@ -8,11 +8,12 @@ from collections.abc import Mapping
 from contextlib import suppress
 from datetime import timedelta
 from types import TracebackType
-from typing import Any, Final, Self
+from typing import Final, Self
 
 from ruststream._core import EntryId, RedisClient
 from ruststream.app import RustStream
 from ruststream.errors import ConfigError, ConnectError
+from ruststream.message import stream_of
 from ruststream.option import Duration, whole
 from ruststream.option import seconds as checked_seconds
 from ruststream.redis.address import read_address
@@ -147,7 +148,7 @@ class TestApp:
 
         Args:
             message: what the broker's codec encodes; `bytes` go as they are.
-            stream: the stream's key.
+            stream: the stream's key. None: the one that `@outgoing` names for the message's class.
             key: the partition key.
             headers: by name.
             content_type: instead of the codec's.
@@ -161,12 +162,12 @@ class TestApp:
         pace = self._open()
         with alone(self._busy, "publish"):
             held = self._stage.suspended()
-            options: dict[str, Any] = {} if stream is None else {"stream": stream}
-            broker = self._reads(stream)
-            entry_id = await broker.publish(message, key=key, headers=headers, content_type=content_type, **options)
+            stream = stream_of(type(message)) if stream is None else stream
+            entry_id = await self._reads(stream).publish(
+                message, stream, key=key, headers=headers, content_type=content_type
+            )
             self._published.add((stream, entry_id))
-            if stream is not None:
-                self._streams.add(stream)
+            self._streams.add(stream or "")
             if not wait:
                 await pace.start_handlers()
                 return entry_id
@@ -331,7 +332,7 @@ class TestApp:
 
     def _reads(self, stream: str | None) -> RedisBroker:
         """Return the broker whose subscribers read the stream."""
-        readers = [one for one in self._stage.subscriptions if stream is None or one.subscriber.stream == stream]
+        readers = [one for one in self._stage.subscriptions if one.subscriber.stream == stream]
         if not readers:
             known = ", ".join(sorted({one.subscriber.stream for one in self._stage.subscriptions})) or "nothing"
             raise ConfigError(f"no subscriber of the app reads stream {stream!r}: it reads {known}")

@@ -127,6 +127,7 @@ async def test_two_calls_at_once_are_refused():
 
 
 async def test_the_model_refuses_what_a_server_refuses():
+    """B094: the in-memory test double behaves differently from a real server."""
     broker = RedisBroker("redis://localhost:1")
 
     @broker.subscriber(SOURCE)

@@ -6,8 +6,10 @@ from datetime import timedelta
 from typing import Any
 
 import msgspec
+import pytest
 
-from ruststream import Context, RustStream, Settle, ack, drop, leave, retry
+from ruststream import Context, RustStream, Settle, ack, drop, leave, outgoing, retry
+from ruststream.errors import ConfigError
 from ruststream.redis import RedisBroker, RedisStream
 from ruststream.testing import TestApp
 
@@ -246,3 +248,21 @@ async def test_brokers_whose_subscriptions_have_one_name_are_told_apart():
         assert sum(len(t.subscriber(name).calls) for name in names) == 18
         consumers = {call.consumer for call in t.subscriber("post_payment-2").calls}
         assert consumers <= {"post_payment-2-1", "post_payment-2-2"}
+
+
+async def test_a_message_knows_its_stream_and_a_reply_is_published():
+    @outgoing("orders")
+    class Order(msgspec.Struct):
+        id: int
+
+    async def handler(order: Order):
+        return {"done": order.id}
+
+    app = app_of(handler, RedisStream.recovering("orders", min_idle=10, group="g"), reply_to="done")
+    async with TestApp(app) as t:
+        await t.publish(Order(1))
+        t.subscriber(handler).assert_called_with(Order(1)).assert_outcome(ack())
+        assert t.published("orders") == []
+        assert [entry.value for entry in t.published("done")] == [{"done": 1}]
+        with pytest.raises(ConfigError, match="no subscriber of the app reads stream None"):
+            await t.publish(1)
