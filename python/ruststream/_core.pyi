@@ -304,6 +304,21 @@ class RedisClient:
         """Whether entries wait that the group has not given out, and how many delayed ones are due."""
     def delete(self, keys: Sequence[str]) -> None:
         """Delete keys."""
+    def list_groups(self, stream: str) -> Awaitable[list[dict[str, Any]] | None]:
+        """Return the groups of a stream by name; None where there is no stream.
+
+        Each: `group`, `consumers`, `pending`, `lag` (None: unknown), `last_delivered_id`.
+        """
+    def list_pending(self, stream: str, group: str, count: int) -> Awaitable[list[dict[str, Any]]]:
+        """Return pending entries of a group, the lowest ids first.
+
+        Each: `id`, `consumer`, `idle` in seconds (None: handed back), `deliveries`.
+        """
+    def list_consumers(self, stream: str, group: str) -> Awaitable[list[dict[str, Any]]]:
+        """Return the consumers of a group by name.
+
+        Each: `consumer`, `pending`, `idle` and `inactive` in seconds (None: unknown).
+        """
     def close(self) -> Awaitable[None]:
         """Answer what is queued, then close every connection."""
 

@@ -8,13 +8,14 @@ import inspect
 import os
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from difflib import get_close_matches
 from types import ModuleType
 from typing import Any, Final
 
 from ruststream.app import RustStream
 from ruststream.errors import RustStreamError
+from ruststream.inspection import add_commands
 from ruststream.process import plain_logging
 from ruststream.supervisor import follow, supervise
 
@@ -28,6 +29,11 @@ class TargetError(Exception):
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command line. Returns 1 where the work failed, 2 where the command line is wrong."""
     options = _parser().parse_args(argv)
+    command: Callable[[argparse.Namespace], int] = options.command
+    return command(options)
+
+
+def _run(options: argparse.Namespace) -> int:
     try:
         app = load(options.target)
     except TargetError as error:
@@ -142,6 +148,8 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument("--workers", type=_count, default=1, metavar="N", help="processes (default 1)")
     run.add_argument("--log-level", default="INFO", type=str.upper, choices=_LEVELS, help="default INFO")
     run.add_argument("--follow", type=int, help=argparse.SUPPRESS)  # what a supervisor says to its processes
+    run.set_defaults(command=_run)
+    add_commands(commands)
     return parser
 
 

@@ -22,7 +22,7 @@ import msgspec
 
 from chaos.misdeeds import end_the_process, misbehave, tell
 from ruststream import Context, RustStream, drop
-from ruststream.redis import RedisBroker, RedisStream
+from ruststream.redis import RedisBroker, RedisStream, Trim
 
 STREAM, GROUP = "payments", "ledger"
 
@@ -46,6 +46,8 @@ class Config(msgspec.Struct, kw_only=True, omit_defaults=True):
     stream: str = STREAM
     options: dict[str, Any] = {}
     """Of the source: `min_idle`, `count`, `block`, `consumer`, ..."""
+    trim: list[Any] = []
+    """Constructor of `Trim` and its arguments."""
     subscriber: dict[str, Any] = {}
     """Of the subscriber: `workers`, `by_key`, `max_in_flight`, `renew_stalled`, `max_attempts`; with that, what has
     used them up is dropped."""
@@ -152,6 +154,9 @@ def make_app(config: Config) -> RustStream:
     handlers = Handlers(config)
     for mode in config.modes:
         given = dict(config.options)
+        if config.trim:
+            policy, *figures = config.trim
+            given["trim"] = getattr(Trim, policy)(*figures)
         if mode == "new" and len(config.modes) > 1:
             given.pop("min_idle", None)
         source = getattr(RedisStream, mode)(config.stream, group=GROUP, start_id="0", **given)

@@ -243,6 +243,34 @@ pub struct Holder {
     pub lag: Option<u64>,
 }
 
+/// A group as its stream knows it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct GroupRow {
+    /// Its name.
+    pub name: String,
+    /// Its consumers.
+    pub consumers: u64,
+    /// Its pending entries.
+    pub pending: u64,
+    /// How many entries it has before it, where the server can tell.
+    pub lag: Option<u64>,
+    /// The id up to which it has given out entries.
+    pub last: EntryId,
+}
+
+/// A pending entry as its group knows it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PendingRow {
+    /// Its id.
+    pub id: EntryId,
+    /// Whose it is; empty for one that was handed back.
+    pub consumer: String,
+    /// Since its last delivery; none for one that was handed back.
+    pub idle: Option<Duration>,
+    /// Deliveries.
+    pub deliveries: u64,
+}
+
 /// A consumer as its group knows it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ConsumerRow {
@@ -322,6 +350,10 @@ pub trait StreamStore: Send + Sync + std::fmt::Debug + 'static {
     /// Remove entries that no group needs, the oldest first and `limit` at most, until the stream is within its bound.
     /// Nothing is removed while one of `groups` is missing: it may be about to be made again.
     async fn trim(&self, stream: &str, groups: &[String], bound: Bound, limit: usize) -> Result<Trimmed>;
+    /// The groups of a stream; none where there is no stream.
+    async fn list_groups(&self, stream: &str) -> Result<Option<Vec<GroupRow>>>;
+    /// Pending entries of a group, the lowest ids first, `count` at most.
+    async fn list_pending(&self, stream: &str, group: &str, count: usize) -> Result<Vec<PendingRow>>;
     /// The consumers of a group as they were, having noted that those of `living` live. Nothing where there is no
     /// stream.
     async fn consumers(&self, stream: &str, group: &str, living: &[&str]) -> Result<Vec<ConsumerRow>>;

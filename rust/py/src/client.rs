@@ -20,7 +20,7 @@ use tokio_util::sync::CancellationToken;
 use crate::engine::Engine;
 use crate::entry_id::EntryId;
 use crate::tasks::Tasks;
-use crate::{control, errors, runtime};
+use crate::{control, errors, rows, runtime};
 
 /// How often the server's time of day is asked for.
 const CLOCK: Duration = Duration::from_secs(60);
@@ -158,6 +158,30 @@ impl RedisClient {
             });
         }
         self.submit(py, entries, true)
+    }
+
+    /// The groups of a stream; None where there is no stream.
+    fn list_groups<'py>(&self, py: Python<'py>, stream: String) -> PyResult<Bound<'py, PyAny>> {
+        let store = Arc::clone(&self.store);
+        control::future(py, &self.tasks, async move { store.list_groups(&stream).await }, rows::groups)
+    }
+
+    /// Pending entries of a group, the lowest ids first.
+    fn list_pending<'py>(
+        &self,
+        py: Python<'py>,
+        stream: String,
+        group: String,
+        count: usize,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let store = Arc::clone(&self.store);
+        control::future(py, &self.tasks, async move { store.list_pending(&stream, &group, count).await }, rows::pending)
+    }
+
+    /// The consumers of a group.
+    fn list_consumers<'py>(&self, py: Python<'py>, stream: String, group: String) -> PyResult<Bound<'py, PyAny>> {
+        let store = Arc::clone(&self.store);
+        control::future(py, &self.tasks, async move { store.consumers(&stream, &group, &[]).await }, rows::consumers)
     }
 
     /// Answer what is queued, then close every connection.

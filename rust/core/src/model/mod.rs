@@ -28,6 +28,7 @@ mod pending;
 mod read;
 mod reader;
 mod refusal;
+mod rows;
 mod settle;
 mod sorted;
 mod starts;

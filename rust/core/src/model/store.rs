@@ -19,8 +19,8 @@ use crate::batch::{Origin, RawBatch};
 use crate::entry::{EntryId, Slot};
 use crate::error::{Error, Result};
 use crate::store::{
-    Abilities, Action, Append, Bound, ConsumerRow, Due, EntryReader, Look, Order, Page, Parked, Pending, Scanned,
-    StartMark, StreamStore, Trimmed, Verdict,
+    Abilities, Action, Append, Bound, ConsumerRow, Due, EntryReader, GroupRow, Look, Order, Page, Parked, Pending,
+    PendingRow, Scanned, StartMark, StreamStore, Trimmed, Verdict,
 };
 
 /// Orders that are checked before the first of them is carried out.
@@ -250,6 +250,14 @@ impl StreamStore for ModelStore {
 
     async fn trim(&self, stream: &str, groups: &[String], bound: Bound, limit: usize) -> Result<Trimmed> {
         self.run(|keyspace| keyspace.trim_step(stream, groups, bound, limit))
+    }
+
+    async fn list_groups(&self, stream: &str) -> Result<Option<Vec<GroupRow>>> {
+        self.run(|keyspace| keyspace.group_rows(stream))
+    }
+
+    async fn list_pending(&self, stream: &str, group: &str, count: usize) -> Result<Vec<PendingRow>> {
+        self.run(|keyspace| keyspace.pending_rows(stream, group, count))
     }
 
     async fn consumers(&self, stream: &str, group: &str, living: &[&str]) -> Result<Vec<ConsumerRow>> {

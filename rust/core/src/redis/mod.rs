@@ -5,6 +5,7 @@ mod consumers;
 mod inspect;
 mod link;
 mod probe;
+mod rows;
 mod scan;
 mod scripts;
 mod socket;

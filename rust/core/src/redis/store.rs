@@ -17,8 +17,8 @@ use crate::entry::{EntryId, Slot};
 use crate::error::{Error, Result};
 use crate::letter::Letter;
 use crate::store::{
-    Abilities, Action, Append, Bound, ConsumerRow, Due, EntryReader, Look, MAX_COPY, Order, Page, Parked, Pending,
-    Scanned, StartMark, StreamStore, Trimmed, Verdict, copyable,
+    Abilities, Action, Append, Bound, ConsumerRow, Due, EntryReader, GroupRow, Look, MAX_COPY, Order, Page, Parked,
+    Pending, PendingRow, Scanned, StartMark, StreamStore, Trimmed, Verdict, copyable,
 };
 
 /// Ids per plain `XACK`.
@@ -411,6 +411,14 @@ impl StreamStore for RedisStore {
 
     async fn trim(&self, stream: &str, groups: &[String], bound: Bound, limit: usize) -> Result<Trimmed> {
         self.trim_step(stream, groups, bound, limit).await
+    }
+
+    async fn list_groups(&self, stream: &str) -> Result<Option<Vec<GroupRow>>> {
+        self.group_rows(stream).await
+    }
+
+    async fn list_pending(&self, stream: &str, group: &str, count: usize) -> Result<Vec<PendingRow>> {
+        self.pending_rows(stream, group, count).await
     }
 
     async fn consumers(&self, stream: &str, group: &str, living: &[&str]) -> Result<Vec<ConsumerRow>> {
