@@ -22,6 +22,7 @@ if TYPE_CHECKING:
         HeadersView,
     )
     from ruststream.health import Health, SubscriptionHealth
+    from ruststream.idempotency import IdempotencyStore, Idempotent, MarkState
     from ruststream.message import Reply, outgoing
     from ruststream.outcome import Outcome, Settle, ack, dead_letter, drop, leave, retry
     from ruststream.policy import Backoff
@@ -41,6 +42,9 @@ __all__ = [
     "Headers",
     "HeadersView",
     "Health",
+    "IdempotencyStore",
+    "Idempotent",
+    "MarkState",
     "Outcome",
     "Publisher",
     "Reply",
@@ -72,6 +76,9 @@ if not TYPE_CHECKING:  # hidden from type checkers, so that they see a name that
         "Headers": "context",
         "HeadersView": "context",
         "Health": "health",
+        "IdempotencyStore": "idempotency",
+        "Idempotent": "idempotency",
+        "MarkState": "idempotency",
         "Outcome": "outcome",
         "Publisher": "publisher",
         "Reply": "message",

@@ -12,6 +12,7 @@ __all__ = [
     "ACK",
     "ACKED",
     "ALARM",
+    "ASKED",
     "BUILD_PROFILE",
     "DEAD_LETTER",
     "DONE",
@@ -61,6 +62,8 @@ LOG: Final[int]
 """`(LOG, level, message, {field: value})`: for `logging`."""
 ALARM: Final[int]
 """`(ALARM, consumer_id)`: a wait that was asked for by `Consumer.alarm` is over."""
+ASKED: Final[int]
+"""`(ASKED, consumer_id, ticket)`: this consumer's core asks something; see `Consumer.asked`."""
 
 # How `Consumer.drive` came to a stop: the first element of its tuple.
 SUSPENDED: Final[int]
@@ -319,6 +322,11 @@ class RedisClient:
 
         Each: `consumer`, `pending`, `idle` and `inactive` in seconds (None: unknown).
         """
+    def mark(self, step: str, owner: str, keys: list[str], lives: float) -> Awaitable[list[int]]:
+        """Do the same with several marks: `begin`, `finish` or `release`, for `lives` seconds.
+
+        Returns 1 (carried out), 0 (another owner's) or 2 (done) for each.
+        """
     def close(self) -> Awaitable[None]:
         """Answer what is queued, then close every connection."""
 
@@ -355,7 +363,13 @@ class Consumer:
         max_attempts: int | None,
         on_exhausted: int,
         dead_letter: str | None = None,
-    ) -> Consumer: ...
+        marks: tuple[str, str, float, float, RedisClient | None, bool] | None = None,
+    ) -> Consumer:
+        """Make one; no I/O.
+
+        `marks`, of an idempotent subscription: what all keys begin with, the owner, seconds of the lease, seconds that
+        a done mark is kept, the client whose server keeps them (None: Python is asked), whether Python computes keys.
+        """
     @property
     def id(self) -> int:
         """The `consumer_id` of this consumer's events."""
@@ -446,13 +460,23 @@ class Consumer:
         """Hand the next batch over as it is, without waiting for it to fill. False: nothing waits."""
     def abandon(self, client: RedisClient) -> None:
         """Be gone as a killed process is: nothing more is sent, and nothing is handed back."""
+    def asked(self, ticket: int) -> tuple[str, list[Any]] | None:
+        """Return what was asked: `keys` and contexts, or a step (`begin`, `renew`, `finish`, `release`) and keys.
+
+        None: it was answered.
+        """
+    def answer(self, ticket: int, answers: list[Any]) -> None:
+        """Answer it, one element each: a key or None; of a step True (carried out), False, None (done) or an error."""
+    def begin(self, ctx: Context) -> bool:
+        """Start a delivery without its handler, to settle it by hand. False: it is not ours to start any more."""
     def stats(self) -> dict[str, int]:
         """Counters since the start, and gauges.
 
         Counters: `read`, `claimed`, `acked`, `dropped`, `dead_lettered`, `retried`, `exhausted`, `replied`, `refused`,
-        `left`, `lost`, `released`, `duplicates`, `foreign_copies`, `deleted`, `reads`, `settles`, `read_errors`,
-        `reconnects`.
-        Gauges: `queued`, `running`, `unsettled` (outcomes without an answer), `in_flight`.
+        `left`, `lost`, `released`, `duplicates`, `duplicates_done`, `duplicates_waiting`, `mark_errors`,
+        `foreign_copies`, `deleted`, `reads`, `settles`, `read_errors`, `reconnects`.
+        Gauges: `queued`, `waiting` (of these, for the mark of their message), `running`, `unsettled` (outcomes without
+        an answer), `in_flight`.
         """
     def unsettled(self) -> list[EntryId]:
         """Ids of the entries that are queued, running or whose outcome has not been answered, oldest first."""

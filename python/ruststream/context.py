@@ -38,6 +38,8 @@ MEASURED_HEADERS: Final = frozenset({DELIVERY_COUNT_HEADER, IDLE_MS_HEADER})
 """Headers that are never read from the wire, nor written to it."""
 
 _RESERVED: Final = ("redis-", "x-dead-letter-", "x-ruststream-")
+# Whoever puts a dead letter back may say this one; a message that is made of another one is not the same.
+_NOT_FORWARDED: Final = frozenset({"content-type", "x-original-entry-id"})
 
 
 class HeadersView(Mapping[str, str]):
@@ -105,7 +107,9 @@ class HeadersView(Mapping[str, str]):
 
     def passed_on(self) -> dict[str, bytes]:
         """Return what another message may carry on: all but the content type and what speaks of this entry alone."""
-        return {name: value for name, value in self._raw.items() if name != "content-type" and not is_reserved(name)}
+        return {
+            name: value for name, value in self._raw.items() if name not in _NOT_FORWARDED and not is_reserved(name)
+        }
 
     def __repr__(self) -> str:
         """Show the headers as a dict would be."""

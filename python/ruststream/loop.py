@@ -6,7 +6,7 @@ import asyncio
 import logging
 from typing import Any, Final, Protocol
 
-from ruststream._core import ACKED, ALARM, DONE, LOG, LOST, READY, REFUSED, STATE, Engine, EntryId
+from ruststream._core import ACKED, ALARM, ASKED, DONE, LOG, LOST, READY, REFUSED, STATE, Engine, EntryId
 from ruststream.errors import ShutDownError
 
 _log: Final = logging.getLogger("ruststream")
@@ -29,6 +29,9 @@ class Listener(Protocol):
 
     def refused(self, ids: list[EntryId]) -> None:
         """The server refused the acks of these entries, which stay pending."""
+
+    def asked(self, ticket: int) -> None:
+        """The core asks something."""
 
     def changed(self, state: str, error: BaseException | None) -> None:
         """The subscription's state changed."""
@@ -105,5 +108,7 @@ class Bell:
             listener.alarm()
         elif kind == REFUSED:
             listener.refused(event[2])
+        elif kind == ASKED:
+            listener.asked(event[2])
         elif kind == STATE:
             listener.changed(event[2], event[3])

@@ -10,6 +10,7 @@ from ruststream.codec import Codec, CodecName, codec_of, key_bytes
 from ruststream.context import Context
 from ruststream.errors import ConfigError, DecodeError
 from ruststream.handler import HandlerPlan, make_plan
+from ruststream.idempotency import Idempotent
 from ruststream.option import Duration, name_text, refuse_unknown, seconds, whole
 from ruststream.outcome import Outcome, dead_letter, drop, leave
 from ruststream.policy import Backoff, ErrorPolicy, available
@@ -86,6 +87,8 @@ class SubscriberOptions(TypedDict, total=False):
     """The stream that takes what the handler returns; the entry is acked in the same step."""
     reply: bool
     """True: what the handler returns goes to the stream that `@outgoing` names for its class. Default False."""
+    idempotency: Idempotent | None
+    """Handle each message once, as far as marks in a store can tell: see `Idempotent`. Default None."""
     name: str | None
     """The subscription's name in logs, errors and health. Default: the handler's."""
 
@@ -138,10 +141,14 @@ class Subscriber:
     """Seconds the loop may stand still; None where nothing is renewed."""
     replies: Replies
     """Where the handler's return values go."""
+    idempotency: Idempotent | None
+    """How messages are marked; None: they are not."""
 
     def renewed(self, min_idle: float) -> Subscriber:
         """Return it with the `min_idle`, in seconds, that another subscription recovers the group with."""
         renew_stalled = 20 * min_idle if self.renew_stalled is None else self.renew_stalled
+        if self.idempotency is not None:
+            self.idempotency.check(min_idle, self.name)
         return replace(self, source=self.source.renewed(min_idle), renew_stalled=renew_stalled)
 
     def bounded(self, trim: Trim | None) -> Subscriber:
@@ -209,6 +216,9 @@ class Registration:
         if self._batch is not None and (options.get("reply_to") is not None or options.get("reply")):
             raise ConfigError("reply_to and reply are for single messages: a batch handler publishes by itself")
         self._replies = ReplyRule(options.get("reply_to"), options.get("reply"), self.signature)
+        self._idempotency = options.get("idempotency")
+        if self._idempotency is not None and not isinstance(self._idempotency, Idempotent):
+            raise ConfigError(f"idempotency must be Idempotent(ttl=...), not {self._idempotency!r}")
 
     def subscriber(
         self, name: str, source: RedisStream, codec: Codec, prefix: str = "", broker: Publishes | None = None
@@ -235,6 +245,10 @@ class Registration:
         renew_stalled = self._renew_stalled
         if renew_stalled is None and source.min_idle is not None:
             renew_stalled = 20 * source.min_idle
+        if self._idempotency is not None:
+            trim = source.trim
+            kept = trim.figure if trim is not None and trim.policy == "max_age" else None
+            self._idempotency.check(source.min_idle, name, kept)
         return Subscriber(
             name=name,
             source=source,
@@ -258,6 +272,7 @@ class Registration:
             backoff=self._backoff,
             renew_stalled=renew_stalled,
             replies=self._replies.of(chosen, prefix),
+            idempotency=self._idempotency,
         )
 
     def _default_in_flight(self, count: int) -> int:

@@ -15,6 +15,7 @@ from ruststream.batches import Batches
 from ruststream.context import HeadersView
 from ruststream.errors import DecodeError, RustStreamError
 from ruststream.lane import Lane
+from ruststream.marks import Marking
 from ruststream.outcome import Outcome, cause_text, leave
 from ruststream.policy import leaves, said_by
 from ruststream.redis.stream import group_key
@@ -69,6 +70,8 @@ class Subscription:
         self._lost_events: WeakValueDictionary[EntryId, asyncio.Event] = WeakValueDictionary()
         # Without a recoverer in sight nobody would ever take up what is handed back: the queue is worked off instead.
         self._hands_back = source.recovers or source.min_idle is not None
+        idempotency = subscriber.idempotency
+        self._marking = None if idempotency is None else Marking(self, subscriber, idempotency)
         self.consumer_core = Consumer(
             bell.engine,
             broker.client,
@@ -96,6 +99,7 @@ class Subscription:
             max_attempts=subscriber.max_attempts,
             attempts_key=group_key(subscriber.stream, subscriber.group, "attempts"),
             on_exhausted=_CODES[subscriber.on_exhausted.kind],
+            marks=None if self._marking is None else self._marking.settings(broker.client),
         )
         self.consumer_core.bind(
             self, subscriber.plan.invoke, subscriber.key_of, _direct(subscriber.plan), _batch(subscriber)
@@ -380,6 +384,11 @@ class Subscription:
         """Forget what waited for these acks: the entries stay pending."""
         for entry_id in ids:
             self._callbacks.pop(entry_id, None)
+
+    def asked(self, ticket: int) -> None:
+        """Answer what the core asks of the user's store, or of the function that computes keys."""
+        if self._marking is not None:
+            self._marking.asked(ticket)
 
     def changed(self, state: str, error: BaseException | None) -> None:
         """Note what the reader does."""

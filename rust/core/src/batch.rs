@@ -219,11 +219,14 @@ impl Token {
         reply::fields(bytes, self.slot()).map(|(name, value)| (name.of(bytes), value.of(bytes)))
     }
 
-    /// The fields of a copy that a retry in `group` makes: those of the original, with the retry headers written anew.
-    /// `attempts`: what is counted of them so far, where they are capped.
+    /// The fields of a copy that a retry in `group` makes: those of the original, with the retry headers written anew and
+    /// the id that the first of them had. `attempts`: what is counted of them so far, where they are capped.
     pub fn copied_fields(&self, group: &str, attempts: Option<u32>) -> Vec<(Vec<u8>, Vec<u8>)> {
         let kept = self.fields().filter(|(name, _)| !header::is_rewritten(name));
         let mut fields: Vec<_> = kept.map(|(name, value)| (name.to_vec(), value.to_vec())).collect();
+        if !fields.iter().any(|(name, _)| name.eq_ignore_ascii_case(header::ORIGINAL_ID)) {
+            fields.push((header::ORIGINAL_ID.to_vec(), self.id().to_string().into_bytes()));
+        }
         fields.push((header::RETRY_COUNT.to_vec(), self.delivery_count().to_string().into_bytes()));
         fields.push((header::RETRY_GROUP.to_vec(), group.as_bytes().to_vec()));
         fields.extend(attempts.map(|attempts| (header::ATTEMPTS.to_vec(), attempts.to_string().into_bytes())));

@@ -82,6 +82,13 @@ pub enum Event {
         /// Which subscription.
         consumer: usize,
     },
+    /// A subscription asks something of the loop thread.
+    Asked {
+        /// Which subscription.
+        consumer: usize,
+        /// What it knows its question by.
+        ticket: u64,
+    },
     /// A line for the log.
     Log {
         /// How serious.

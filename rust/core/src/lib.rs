@@ -20,6 +20,7 @@ pub mod inbox;
 pub mod inspect;
 pub mod lanes;
 pub mod letter;
+pub mod mark;
 pub mod model;
 pub mod partition;
 pub mod publish;

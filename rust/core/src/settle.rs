@@ -103,6 +103,15 @@ impl Settler {
         self.wake_for(before, added);
     }
 
+    /// Take back acks that were held up: they were counted as given before.
+    pub fn again(&self, tokens: &mut Vec<Token>) {
+        if tokens.is_empty() {
+            return;
+        }
+        self.queue.lock().acks.append(tokens);
+        self.wake.notify_one();
+    }
+
     /// Take over any other outcome.
     pub fn other(&self, token: Token, outcome: Outcome) {
         self.given.fetch_add(1, Ordering::AcqRel);

@@ -18,6 +18,8 @@ pub trait Source: Send + Sync + std::fmt::Debug + 'static {
     fn retries_in_place(&self) -> bool;
     /// An entry was let go of without a command: it stays pending for whoever recovers it.
     fn left(&self, token: &Token);
+    /// A handler ended after its entry had become someone else's. `handled`: it would have been acknowledged.
+    fn ended_late(&self, _token: &Token, _handled: bool) {}
     /// Check the server and make ready to read.
     async fn open(&self, subscription: &Arc<Subscription>) -> Result<()>;
     /// Feed the subscription until it is told to stop; returns once the last reply was taken in.

@@ -67,6 +67,12 @@ counters! {
     released,
     /// Claimed while already in this process, and not handled twice.
     duplicates,
+    /// Of messages that were handled before: acknowledged without a call of the handler.
+    duplicates_done,
+    /// Of messages that are being handled: they wait for that.
+    duplicates_waiting,
+    /// Failures of the store that keeps the marks.
+    mark_errors,
     /// Copies made by another group's retry, acknowledged unseen.
     foreign_copies,
     /// Pending entries whose body was gone.

@@ -13,6 +13,7 @@ use crate::batch::{Origin, RawBatch, Token};
 use crate::entry::{EntryId, Slot};
 use crate::error::{Error, Result};
 use crate::letter::Letter;
+use crate::mark::{MarkKey, MarkState, MarkStep};
 
 /// What the connected server can do, found by asking it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -368,6 +369,8 @@ pub trait StreamStore: Send + Sync + std::fmt::Debug + 'static {
     async fn unmark_starts(&self, origin: &Origin, key: &str, ids: &[EntryId]) -> Result<usize>;
     /// Some of the entries that have marks, about `count`, and where to look for more; 0: that was the end.
     async fn marked_starts(&self, key: &str, cursor: u64, count: usize) -> Result<(Vec<EntryId>, u64)>;
+    /// Do the same with several marks, 500 at most. One state each.
+    async fn mark(&self, step: MarkStep, owner: &str, keys: &[MarkKey]) -> Result<Vec<MarkState>>;
     /// Add entries in one pipeline. One result each; an outer error: none of the replies came.
     async fn append(&self, entries: &[Append]) -> Result<Vec<Result<EntryId>>>;
     /// Close all connections.

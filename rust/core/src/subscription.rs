@@ -147,7 +147,11 @@ impl Subscription {
     pub fn settle(&self, token: &Token, outcome: Outcome) -> Settled {
         match self.begin_settle(token) {
             Settled::Taken => {}
-            other => return other,
+            Settled::NotOurs => {
+                self.source.ended_late(token, matches!(outcome, Outcome::Ack | Outcome::Drop));
+                return Settled::NotOurs;
+            }
+            Settled::Twice => return Settled::Twice,
         }
         match outcome {
             Outcome::Leave => {

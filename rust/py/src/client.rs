@@ -10,6 +10,7 @@ use ruststream_core::clock::Clock;
 use ruststream_core::error::Result;
 use ruststream_core::header;
 use ruststream_core::inspect::Inspect;
+use ruststream_core::mark::{MarkKey, MarkState, MarkStep};
 use ruststream_core::model::{ModelStore, Models};
 use ruststream_core::publish::Publisher;
 use ruststream_core::redis::{Address, RedisStore};
@@ -184,6 +185,30 @@ impl RedisClient {
         control::future(py, &self.tasks, async move { store.consumers(&stream, &group, &[]).await }, rows::consumers)
     }
 
+    /// Do the same with several marks: `begin`, `finish` or `release`. Returns a list of 1 (carried out), 0 (another
+    /// owner's) and 2 (done).
+    fn mark<'py>(
+        &self,
+        py: Python<'py>,
+        step: &str,
+        owner: String,
+        keys: Vec<String>,
+        lives: f64,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let step = match step {
+            "begin" => MarkStep::Begin(seconds(lives)),
+            "finish" => MarkStep::Finish(seconds(lives)),
+            "release" => MarkStep::Release,
+            other => return Err(errors::config(py, &format!("there is no step {other:?} of a mark"))),
+        };
+        let store = Arc::clone(&self.store);
+        let work = async move {
+            let keys: Vec<MarkKey> = keys.into_iter().map(MarkKey::from).collect();
+            store.mark(step, &owner, &keys).await
+        };
+        control::future(py, &self.tasks, work, mark_states)
+    }
+
     /// Answer what is queued, then close every connection.
     fn close<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         let (store, publisher) = (Arc::clone(&self.store), Arc::clone(&self.publisher));
@@ -300,6 +325,15 @@ pub(crate) fn trim(maxlen: Option<u64>, minid: Option<String>, approximate: bool
         (None, None) => return None,
     };
     Some(Trim { strategy, threshold, approximate })
+}
+
+fn mark_states(py: Python<'_>, states: Vec<MarkState>) -> PyResult<Py<PyAny>> {
+    let number = |state| match state {
+        MarkState::Working => 0,
+        MarkState::Ours => 1,
+        MarkState::Done => 2,
+    };
+    Ok(PyList::new(py, states.into_iter().map(number))?.into_any().unbind())
 }
 
 fn abilities_dict(py: Python<'_>, abilities: Abilities) -> PyResult<Py<PyAny>> {

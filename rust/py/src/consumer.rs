@@ -8,7 +8,7 @@ use parking_lot::Mutex;
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
-use pyo3::types::{PyBytes, PyDict, PyList, PySequence};
+use pyo3::types::{PyBytes, PyDict, PyList, PySequence, PyTuple};
 use ruststream_core::backoff::Backoff;
 use ruststream_core::batch::{Mark, Origin, Token};
 use ruststream_core::entry::KEYLESS;
@@ -23,7 +23,7 @@ use ruststream_core::letter::{Letter, Reason};
 use ruststream_core::pump;
 use ruststream_core::settle::{Outcome, Settler};
 use ruststream_core::store::{Append, Bound as Within};
-use ruststream_core::stream::{Cap, Group, Mode, StreamSettings, StreamSource};
+use ruststream_core::stream::{Cap, Group, Marks, Mode, StreamSettings, StreamSource};
 use ruststream_core::subscription::{Parts, Settled, Subscription};
 use tokio_util::sync::CancellationToken;
 
@@ -34,8 +34,9 @@ use crate::context::Context;
 use crate::drive::{self, Binding, Direct, Stepper};
 use crate::engine::Engine;
 use crate::entry_id::EntryId;
+use crate::marks::{LoopMarks, MarkOptions};
 use crate::tasks::Tasks;
-use crate::{control, errors, runtime};
+use crate::{control, errors, marks, runtime};
 
 const ACK: u8 = 0;
 const DROP: u8 = 1;
@@ -85,6 +86,9 @@ pub(crate) struct Consumer {
     /// Cancelled once the reader has returned.
     reader_done: CancellationToken,
     started: Mutex<bool>,
+    marks: Option<Arc<Marks>>,
+    /// What is asked of the user's store, or of the function that computes keys.
+    asked: Arc<LoopMarks>,
 }
 
 #[pymethods]
@@ -93,7 +97,7 @@ impl Consumer {
     #[pyo3(signature = (engine, client, *, name, stream, group, consumer, mode, min_idle, count, block, start_id,
                         start_at, create_group, recreate_group, max_in_flight, by_key, renew_stalled, delay_key,
                         fixed_consumer, forget_after, trim, workers, attempts_key, max_attempts, on_exhausted,
-                        dead_letter=None))]
+                        dead_letter=None, marks=None))]
     #[expect(clippy::too_many_arguments, clippy::fn_params_excessive_bools, reason = "keyword arguments of one caller")]
     fn new(
         py: Python<'_>,
@@ -123,6 +127,7 @@ impl Consumer {
         max_attempts: Option<u32>,
         on_exhausted: u8,
         dead_letter: Option<&str>,
+        marks: Option<MarkOptions<'_>>,
     ) -> PyResult<Self> {
         let mode = match mode {
             "new" => Mode::New,
@@ -160,14 +165,19 @@ impl Consumer {
                 None => None,
             },
         };
-        let source = StreamSource::new(settings, Arc::clone(&client.store), Arc::clone(&shared));
+        let id = engine.number();
+        let max_in_flight = max_in_flight.max(1);
+        let asked = Arc::new(LoopMarks::new(id, Arc::clone(&engine.bell) as _));
+        let most_waiting = (mode != Mode::New).then_some(max_in_flight / 2);
+        let marks = marks.map(|options| Arc::new(asked.marks(options, most_waiting)));
+        let source = StreamSource::new(settings, Arc::clone(&client.store), Arc::clone(&shared)).marking(marks.clone());
         let origin = Origin { subscription: name, stream, group, consumer };
         let subscription = Subscription::new(Parts {
-            id: engine.number(),
+            id,
             origin: Arc::new(origin),
             source: Arc::new(source),
             held: Arc::new(Held::default()),
-            max_in_flight: max_in_flight.max(1),
+            max_in_flight,
             gather: gather(count),
             events: Arc::clone(&engine.bell) as _,
             clock: Arc::clone(&client.clock),
@@ -186,6 +196,8 @@ impl Consumer {
             reconnect: client.reconnect.clone(),
             reader_done: CancellationToken::new(),
             started: Mutex::new(false),
+            marks,
+            asked,
         })
     }
 
@@ -364,12 +376,11 @@ impl Consumer {
 
     /// Give back what was never started.
     fn release<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
-        let queued = self.lanes.lock().clear();
-        let waiting = self.subscription.inbox.clear();
-        let mut tokens = self.subscription.source.withheld();
-        tokens.extend(queued.into_iter().map(|queued| queued.token));
-        tokens.extend(waiting.iter().flat_map(Arrival::tokens));
-        let tokens = self.subscription.withdraw(tokens);
+        self.lanes.lock().clear();
+        self.subscription.inbox.clear();
+        self.subscription.source.withheld();
+        // What is held back, or waits for its mark, is in neither queue.
+        let tokens = self.subscription.withdraw(self.subscription.held.tokens());
         let subscription = Arc::clone(&self.subscription);
         let work = async move { if tokens.is_empty() { Ok(0) } else { subscription.release(tokens).await } };
         control::future(py, &self.tasks, work, control::number)
@@ -435,6 +446,22 @@ impl Consumer {
         self.subscription.inbox.clear();
     }
 
+    /// What was asked under this ticket: `None` where nobody waits for it any more.
+    fn asked<'py>(slf: &Bound<'py, Self>, ticket: u64) -> PyResult<Option<Bound<'py, PyTuple>>> {
+        slf.get().asked.what(ticket).map(|asked| marks::question(slf, asked)).transpose()
+    }
+
+    /// Answer it: keys or None for `keys`, states or exceptions for everything else.
+    fn answer(&self, ticket: u64, answers: &Bound<'_, PyList>) -> PyResult<()> {
+        self.asked.answer(ticket, answers)
+    }
+
+    /// Start a delivery without its handler, to settle it by hand. False: it is not ours to start any more.
+    #[expect(clippy::unused_self, reason = "called as the other steps of a delivery are")]
+    fn begin(&self, ctx: &Bound<'_, Context>) -> bool {
+        ctx.get().token.begin()
+    }
+
     /// Counters and gauges.
     fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let dict = PyDict::new(py);
@@ -443,7 +470,9 @@ impl Consumer {
         }
         let marks = self.subscription.held.tokens();
         let count = |mark: Mark| marks.iter().filter(|token| token.mark() == mark).count();
+        let waiting = self.marks.as_ref().map_or(0, |marks| marks.waiting());
         dict.set_item("queued", count(Mark::Queued))?;
+        dict.set_item("waiting", waiting)?;
         dict.set_item("running", count(Mark::Running))?;
         dict.set_item("unsettled", self.subscription.settler.unanswered())?;
         dict.set_item("in_flight", self.subscription.credits.used())?;

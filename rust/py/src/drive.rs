@@ -123,9 +123,13 @@ impl<'a> Acks<'a> {
 
     #[inline]
     pub(crate) fn push(&mut self, token: &Token) {
-        // Twice: settled by hand, and nothing more was asked for. Not ours: there is nothing to send.
-        if self.consumer.subscription.begin_settle(token) == Settled::Taken {
-            self.tokens.push(token.clone());
+        let subscription = &self.consumer.subscription;
+        match subscription.begin_settle(token) {
+            Settled::Taken => self.tokens.push(token.clone()),
+            // There is nothing to send for the entry.
+            Settled::NotOurs => subscription.source.ended_late(token, true),
+            // Settled by hand, and nothing more was asked for.
+            Settled::Twice => {}
         }
     }
 }

@@ -28,9 +28,10 @@ const STATE: u8 = 4;
 const LOG: u8 = 5;
 const ALARM: u8 = 6;
 const REFUSED: u8 = 7;
+const ASKED: u8 = 8;
 
 /// The kinds of events, by their names in the module.
-pub(crate) const EVENTS: [(&str, u8); 8] = [
+pub(crate) const EVENTS: [(&str, u8); 9] = [
     ("READY", READY),
     ("DONE", DONE),
     ("LOST", LOST),
@@ -39,6 +40,7 @@ pub(crate) const EVENTS: [(&str, u8); 8] = [
     ("LOG", LOG),
     ("ALARM", ALARM),
     ("REFUSED", REFUSED),
+    ("ASKED", ASKED),
 ];
 
 /// One loop's side of the core.
@@ -146,6 +148,7 @@ fn to_py(py: Python<'_>, event: Event) -> PyResult<Bound<'_, PyTuple>> {
             (STATE, consumer, name, text).into_pyobject(py)
         }
         Event::Alarm { consumer } => (ALARM, consumer).into_pyobject(py),
+        Event::Asked { consumer, ticket } => (ASKED, consumer, ticket).into_pyobject(py),
         Event::Log { level, message } => (LOG, level as u8, message, PyDict::new(py)).into_pyobject(py),
     }
 }

@@ -15,6 +15,7 @@ mod drive;
 mod engine;
 mod entry_id;
 mod errors;
+mod marks;
 mod rows;
 mod runtime;
 mod tasks;

@@ -35,6 +35,9 @@ enum Value {
 pub struct Keyspace {
     now: u64,
     keys: BTreeMap<String, Value>,
+    /// When keys expire, and by when which do.
+    expires: BTreeMap<String, u64>,
+    expiring: BTreeSet<(u64, String)>,
     ready: Vec<String>,
 }
 
@@ -44,9 +47,15 @@ impl Keyspace {
         self.now
     }
 
-    /// Set the time of day for the commands that follow. It does not go back.
+    /// Set the time of day for the commands that follow. It does not go back. What has expired by then is gone.
     pub fn set_now(&mut self, now: u64) {
         self.now = self.now.max(now);
+        while self.expiring.first().is_some_and(|(when, _)| *when <= self.now) {
+            if let Some((_, key)) = self.expiring.pop_first() {
+                self.expires.remove(&key);
+                self.del(&[&key]);
+            }
+        }
     }
 
     /// `TIME`: seconds, and microseconds within them.
@@ -103,6 +112,7 @@ impl Keyspace {
     pub fn del(&mut self, keys: &[&str]) -> usize {
         let mut deleted = 0;
         for key in keys {
+            self.persist(key);
             if let Some(value) = self.keys.remove(*key) {
                 deleted += 1;
                 if matches!(value, Value::Stream(_)) {
@@ -121,8 +131,28 @@ impl Keyspace {
 
     /// `SET`: whatever the key held is gone.
     pub fn set(&mut self, key: &str, text: &[u8]) {
+        self.persist(key);
         self.keys.insert(key.to_owned(), Value::Text(text.to_owned()));
         self.signal(key);
+    }
+
+    /// `SET` with `PX`: gone after so many milliseconds.
+    pub fn set_for(&mut self, key: &str, text: &[u8], ms: u64) {
+        self.set(key, text);
+        let when = self.now.saturating_add(ms);
+        self.expires.insert(key.to_owned(), when);
+        self.expiring.insert((when, key.to_owned()));
+    }
+
+    /// `PTTL`: milliseconds until the key expires; none where it does not.
+    pub fn expires_in(&self, key: &str) -> Option<u64> {
+        self.expires.get(key).map(|when| when.saturating_sub(self.now))
+    }
+
+    fn persist(&mut self, key: &str) {
+        if let Some(when) = self.expires.remove(key) {
+            self.expiring.remove(&(when, key.to_owned()));
+        }
     }
 
     /// `GET`.
@@ -270,6 +300,27 @@ mod tests {
         keyspace.del(&["s", "z"]);
         assert_eq!(keyspace.take_ready(), ["s"]);
         assert!(keyspace.take_ready().is_empty());
+    }
+
+    #[test]
+    fn a_key_that_expires_is_gone_by_then_unless_it_was_set_again() {
+        let mut keyspace = Keyspace::default();
+        keyspace.set_for("a", b"1", 10);
+        keyspace.set_for("b", b"1", 10);
+        keyspace.set_for("c", b"1", 10);
+        keyspace.set("b", b"2");
+        keyspace.set_now(5);
+        keyspace.set_for("c", b"2", 10);
+        assert_eq!(
+            (keyspace.expires_in("a"), keyspace.expires_in("b"), keyspace.expires_in("c")),
+            (Some(5), None, Some(10))
+        );
+        keyspace.set_now(10);
+        assert_eq!(keyspace.keys().collect::<Vec<_>>(), ["b", "c"]);
+        assert_eq!((keyspace.del(&["c"]), keyspace.expires_in("c")), (1, None));
+        keyspace.set("c", b"3");
+        keyspace.set_now(99);
+        assert_eq!(keyspace.keys().collect::<Vec<_>>(), ["b", "c"]);
     }
 
     #[test]

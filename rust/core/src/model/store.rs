@@ -18,6 +18,7 @@ use super::{Delivery, Model};
 use crate::batch::{Origin, RawBatch};
 use crate::entry::{EntryId, Slot};
 use crate::error::{Error, Result};
+use crate::mark::{MarkKey, MarkState, MarkStep};
 use crate::store::{
     Abilities, Action, Append, Bound, ConsumerRow, Due, EntryReader, GroupRow, Look, Order, Page, Parked, Pending,
     PendingRow, Scanned, StartMark, StreamStore, Trimmed, Verdict,
@@ -282,6 +283,10 @@ impl StreamStore for ModelStore {
 
     async fn marked_starts(&self, key: &str, cursor: u64, count: usize) -> Result<(Vec<EntryId>, u64)> {
         self.run(|keyspace| keyspace.marked_starts(key, cursor, count))
+    }
+
+    async fn mark(&self, step: MarkStep, owner: &str, keys: &[MarkKey]) -> Result<Vec<MarkState>> {
+        self.run(|keyspace| keys.iter().map(|key| keyspace.mark(step, owner, key)).collect())
     }
 
     async fn append(&self, entries: &[Append]) -> Result<Vec<Result<EntryId>>> {

@@ -4,6 +4,7 @@ mod bound;
 mod consumers;
 mod inspect;
 mod link;
+mod mark;
 mod probe;
 mod rows;
 mod scan;

@@ -102,11 +102,17 @@ script!(
     UNMARK, "lua/unmark.lua"
 );
 
+script!(
+    /// KEYS marks; ARGV step (begin, finish or release), owner, ms that the mark lives. One number per mark: 1 carried
+    /// out, 0 another owner's, 2 done.
+    MESSAGE, "lua/message.lua"
+);
+
 /// Make the server know them all.
 pub(super) async fn load(connection: &mut MultiplexedConnection) -> Result<()> {
     for script in [
         &ACK, &RETRY, &REPLY, &BURY, &RENEW, &RELEASE, &SCAN, &TAKE, &PARK, &DUE, &EARLY, &CONSUMERS, &FORGET, &TRIM,
-        &MARK, &UNMARK,
+        &MARK, &UNMARK, &MESSAGE,
     ] {
         let loaded: ::redis::RedisResult<String> = script.prepare_invoke().load_async(connection).await;
         loaded.map_err(|error| match Error::from(error) {

@@ -16,6 +16,7 @@ use crate::batch::Origin;
 use crate::entry::{EntryId, Slot};
 use crate::error::{Error, Result};
 use crate::letter::Letter;
+use crate::mark::{MarkKey, MarkState, MarkStep};
 use crate::store::{
     Abilities, Action, Append, Bound, ConsumerRow, Due, EntryReader, GroupRow, Look, MAX_COPY, Order, Page, Parked,
     Pending, PendingRow, Scanned, StartMark, StreamStore, Trimmed, Verdict, copyable,
@@ -443,6 +444,10 @@ impl StreamStore for RedisStore {
 
     async fn marked_starts(&self, key: &str, cursor: u64, count: usize) -> Result<(Vec<EntryId>, u64)> {
         self.list_marks(key, cursor, count).await
+    }
+
+    async fn mark(&self, step: MarkStep, owner: &str, keys: &[MarkKey]) -> Result<Vec<MarkState>> {
+        self.mark_step(step, owner, keys).await
     }
 
     async fn append(&self, entries: &[Append]) -> Result<Vec<Result<EntryId>>> {

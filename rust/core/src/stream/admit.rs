@@ -8,6 +8,7 @@ use crate::batch::{Batch, RawBatch};
 use crate::entry::{EntryId, Slot};
 use crate::error::{Error, Result};
 use crate::event::Level;
+use crate::inbox::Arrival;
 use crate::letter::{Letter, Reason};
 use crate::store::{Action, Order, Parked, Verdict};
 use crate::subscription::Subscription;
@@ -22,18 +23,32 @@ pub(super) async fn admit(
     let mut raw = sifted(source, subscription, raw).await?;
     park_again(source, subscription, &mut raw).await?;
     subscription.stats.claimed.add(raw.slots.iter().filter(|slot| slot.earlier > 0).count());
-    Ok(take_in(source, subscription, raw, read_ms))
+    Ok(take_in(source, subscription, raw, read_ms).await)
 }
 
-/// Hand a sifted read to the lanes, or to the gate before them. Returns how many entries there are.
-pub(super) fn take_in(source: &StreamSource, subscription: &Subscription, raw: RawBatch, read_ms: u64) -> usize {
+/// Hold a sifted read, and hand it on, each message once its mark is ours. Returns how many entries there are.
+pub(super) async fn take_in(source: &StreamSource, subscription: &Subscription, raw: RawBatch, read_ms: u64) -> usize {
     let taken = raw.slots.len();
+    if taken == 0 {
+        return 0;
+    }
     let batch = Batch::new(raw, Arc::clone(&subscription.origin), read_ms);
-    match source.gate.as_ref().filter(|gate| batch.slots().iter().any(|slot| gate.concerns(slot))) {
-        Some(gate) => gate.take_in(subscription, &batch),
-        None => subscription.take_in(batch),
+    subscription.hold(&batch);
+    match &source.marks {
+        None => hand_on(source, subscription, Arrival::Batch(batch)),
+        Some(marks) => marks.take(source, subscription, batch).await,
     }
     taken
+}
+
+/// Hand what is held to the lanes, or to the gate before them.
+pub(super) fn hand_on(source: &StreamSource, subscription: &Subscription, arrival: Arrival) {
+    match &source.gate {
+        Some(gate) if arrival.tokens().iter().any(|token| gate.concerns(token.slot())) => {
+            gate.pass(subscription, arrival.tokens());
+        }
+        _ => subscription.hand_over(arrival),
+    }
 }
 
 /// What of a read is to be handled here. The rest is settled unseen, or held already.

@@ -113,7 +113,7 @@ async fn step(source: &StreamSource, subscription: &Arc<Subscription>, offset: u
             subscription.stats.released.add(released);
         }
     } else {
-        admit::take_in(source, subscription, raw, read_ms);
+        admit::take_in(source, subscription, raw, read_ms).await;
     }
     Ok(due)
 }

@@ -16,7 +16,7 @@ use super::attempts::{Attempts, Next};
 use super::settings::Cap;
 use super::{StreamSource, settlement, starts};
 use crate::backoff::{Backoff, Quiet};
-use crate::batch::{Batch, Mark, Token};
+use crate::batch::{Mark, Token};
 use crate::entry::{EntryId, KEYLESS, Slot};
 use crate::error::{Error, Result};
 use crate::event::Level;
@@ -166,10 +166,9 @@ impl Gate {
         self.cap.attempts == 1 || slot.earlier > 0 || slot.retries > 0 || slot.attempts > 0
     }
 
-    /// Take in what was read: what need not pass goes on at once.
-    pub(super) fn take_in(&self, subscription: &Subscription, batch: &Arc<Batch>) {
-        subscription.hold(batch);
-        let (gated, free): (Vec<_>, Vec<_>) = batch.tokens().partition(|token| self.concerns(token.slot()));
+    /// Take in what is held: what need not pass goes on at once.
+    pub(super) fn pass(&self, subscription: &Subscription, tokens: Vec<Token>) {
+        let (gated, free): (Vec<_>, Vec<_>) = tokens.into_iter().partition(|token| self.concerns(token.slot()));
         if !free.is_empty() {
             subscription.hand_over(Arrival::Tokens { tokens: free, watched: false });
         }

@@ -8,8 +8,11 @@ mod gate;
 #[cfg(test)]
 mod gate_tests;
 mod group;
+mod idempotency;
 mod janitor;
 mod lease;
+mod marked;
+mod marks;
 mod reader;
 mod scan;
 mod settings;
@@ -24,6 +27,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 
 pub use group::{Group, Groups};
+pub use marks::{MarkSettings, Marks};
 pub use settings::{Cap, Mode, StreamSettings};
 pub use trim::Trimmer;
 
@@ -60,6 +64,8 @@ pub struct StreamSource {
     plan: OnceLock<Plan>,
     /// Where redelivered entries wait, if attempts are capped.
     gate: Option<Gate>,
+    /// The marks of its messages, where it is idempotent.
+    marks: Option<Arc<Marks>>,
     /// The event loop does not turn, and what this subscription held was given up.
     stalled: AtomicBool,
     /// How often to say that bodies are gone, and that the server refused outcomes.
@@ -83,11 +89,19 @@ impl StreamSource {
             store,
             group,
             plan: OnceLock::new(),
+            marks: None,
             stalled: AtomicBool::new(false),
             bodiless: Quiet::default(),
             refusals: Quiet::default(),
             reader: AtomicI64::new(0),
         }
+    }
+
+    /// The same, with marks for its messages.
+    #[must_use]
+    pub fn marking(mut self, marks: Option<Arc<Marks>>) -> Self {
+        self.marks = marks;
+        self
     }
 
     /// How long an entry may lie before a recoverer takes it: what renewal and late acks go by.
@@ -163,6 +177,17 @@ impl Source for StreamSource {
 
     fn left(&self, token: &Token) {
         self.group.left(token.id());
+        if let Some(marks) = &self.marks {
+            marks.left(token.id());
+        }
+    }
+
+    fn ended_late(&self, token: &Token, handled: bool) {
+        match &self.marks {
+            Some(marks) if handled => marks.handled(token.id()),
+            Some(marks) => marks.left(token.id()),
+            None => {}
+        }
     }
 
     async fn open(&self, subscription: &Arc<Subscription>) -> Result<()> {
@@ -217,6 +242,9 @@ impl Source for StreamSource {
     }
 
     async fn release(&self, subscription: &Subscription, tokens: &[Token]) -> Result<usize> {
+        if let Some(marks) = &self.marks {
+            marks.hand_back(subscription, tokens).await;
+        }
         if let Some(gate) = &self.gate {
             starts::restore(self, subscription, gate, tokens).await;
         }
@@ -246,7 +274,10 @@ impl Source for StreamSource {
         self.gate.as_ref().map(Gate::withheld).unwrap_or_default()
     }
 
-    async fn let_through(&self, _: &Subscription) {
+    async fn let_through(&self, subscription: &Subscription) {
+        if let Some(marks) = &self.marks {
+            marks.let_through(subscription).await;
+        }
         if let Some(gate) = &self.gate {
             gate.let_through().await;
         }
@@ -256,6 +287,7 @@ impl Source for StreamSource {
         tokio::join!(
             lease::run(self, subscription),
             delay::run(self, subscription),
+            idempotency::run(self, subscription),
             janitor::run(self, subscription),
             trim::run(self, subscription),
             gate::run(self, subscription),

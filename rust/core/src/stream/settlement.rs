@@ -24,6 +24,9 @@ const MAX_DELAY: Duration = Duration::from_secs(10);
 
 /// Carry out all of `work`, or leave it as it is when the connection is lost on the way.
 pub(super) async fn carry_out(source: &StreamSource, subscription: &Subscription, work: &mut Work) -> Result<()> {
+    if let Some(marks) = &source.marks {
+        marks.settle(subscription, work).await?;
+    }
     let (plain, mut orders) = split(source, subscription, work);
     let mut left = Vec::new();
     for (token, outcome) in &work.others {
@@ -55,6 +58,11 @@ pub(super) async fn carry_out(source: &StreamSource, subscription: &Subscription
     let parking = if parks { Some(source.group.parking.lock().await) } else { None };
     subscription.stats.settles.add(plain.len().div_ceil(1000) + orders.len());
     let verdicts = source.store.settle(&subscription.origin, &plain, &orders, &source.settings.delay_key).await?;
+    if let Some(marks) = &source.marks
+        && orders.iter().any(|order| matches!(order.action, Action::Reply(_)))
+    {
+        marks.replied(subscription, &orders, &verdicts).await;
+    }
     let work = std::mem::take(work);
     count(source, subscription, &work, &verdicts);
     let refused = note_failed(source, subscription, &orders, &verdicts);

@@ -1,0 +1,246 @@
+//! Idempotency, on the way out: no entry is acknowledged before its message is marked as done, and what was not handled
+//! frees its mark.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use super::marks::{Ledger, Marks, Releasing};
+use crate::batch::Token;
+use crate::entry::EntryId;
+use crate::error::{Error, Result};
+use crate::event::Level;
+use crate::mark::{MarkKey, MarkState, MarkStep};
+use crate::settle::{Outcome, Work};
+use crate::store::{Action, Order, Verdict};
+use crate::subscription::Subscription;
+
+impl Marks {
+    /// Mark what was handled as done, before it is acknowledged, and take away the marks of what was not. What its store
+    /// refuses to mark is taken out of `work`, to be acknowledged later.
+    pub(super) async fn settle(&self, subscription: &Subscription, work: &mut Work) -> Result<()> {
+        let (mut done, mut undone) = (Vec::new(), Vec::new());
+        {
+            let ledger = self.ledger.lock();
+            let key = |token: &Token| ledger.by_entry.get(&token.id()).cloned();
+            done.extend(work.acks.iter().filter_map(|token| Some((key(token)?, token.clone()))));
+            for (token, outcome) in &work.others {
+                match (key(token), outcome) {
+                    (Some(key), Outcome::Ack | Outcome::Drop) => done.push((key, token.clone())),
+                    // It is handled once the reply is out, and may be refused until then.
+                    (_, Outcome::Reply(_)) | (None, _) => {}
+                    (Some(_), _) => undone.push(token.id()),
+                }
+            }
+        }
+        let unmarked = self.finish(subscription, done).await?;
+        if !unmarked.is_empty() {
+            let ids: HashSet<_> = unmarked.iter().map(|(_, token)| token.id()).collect();
+            work.acks.retain(|token| !ids.contains(&token.id()));
+            work.others.retain(|(token, _)| !ids.contains(&token.id()));
+            self.ledger.lock().unfinished.extend(unmarked.into_iter().map(|(key, token)| (key, Some(token))));
+            self.wake.notify_one();
+        }
+        let undone = {
+            let mut ledger = self.ledger.lock();
+            undone.into_iter().filter_map(|id| ledger.by_entry.remove(&id)).map(|key| (key, None)).collect()
+        };
+        // A mark that could not be taken away ends with its lease, and must not hold up the outcome.
+        self.release(subscription, undone).await;
+        Ok(())
+    }
+
+    /// Mark what was replied to as done, and free the marks of what was not.
+    pub(super) async fn replied(&self, subscription: &Subscription, orders: &[Order], verdicts: &[Verdict]) {
+        let (mut done, mut undone) = (Vec::new(), Vec::new());
+        for (order, verdict) in orders.iter().zip(verdicts) {
+            if matches!(order.action, Action::Reply(_)) {
+                let sent = matches!(verdict, Verdict::Done | Verdict::Gone);
+                if sent { &mut done } else { &mut undone }.push(order.token.clone());
+            }
+        }
+        for token in undone {
+            self.left(token.id());
+        }
+        let done: Vec<_> = {
+            let ledger = self.ledger.lock();
+            let key = |token: Token| Some((ledger.by_entry.get(&token.id()).cloned()?, token));
+            done.into_iter().filter_map(key).collect()
+        };
+        let ids: Vec<_> = done.iter().map(|(_, token)| token.id()).collect();
+        // The entry is gone, whatever becomes of the mark.
+        let unmarked = match self.finish(subscription, done).await {
+            Ok(unmarked) => unmarked.into_iter().map(|(_, token)| token.id()).collect(),
+            Err(_) => ids,
+        };
+        for id in unmarked {
+            self.handled(id);
+        }
+    }
+
+    /// Mark entries as done. Returns those that could not be.
+    async fn finish(&self, subscription: &Subscription, done: Vec<(MarkKey, Token)>) -> Result<Vec<(MarkKey, Token)>> {
+        let keys: Vec<_> = done.iter().map(|(key, _)| Arc::clone(key)).collect();
+        let states = self.step(subscription, MarkStep::Finish(self.settings.ttl), &keys).await?;
+        let (mut foreign, mut failed, mut unmarked, mut wanted) = (0, None, Vec::new(), false);
+        {
+            let mut ledger = self.ledger.lock();
+            for ((key, token), state) in done.into_iter().zip(states) {
+                match state {
+                    Ok(state) => {
+                        foreign += usize::from(state == MarkState::Working);
+                        wanted |= ledger.free(&key);
+                        ledger.by_entry.remove(&token.id());
+                    }
+                    Err(error) => {
+                        failed.get_or_insert(error);
+                        unmarked.push((key, token));
+                    }
+                }
+            }
+        }
+        Self::note_foreign(subscription, foreign);
+        if wanted {
+            self.wake.notify_one();
+        }
+        if let Some(error) = failed {
+            self.note_unmarked(subscription, unmarked.len(), &error);
+        }
+        Ok(unmarked)
+    }
+
+    fn note_foreign(subscription: &Subscription, foreign: usize) {
+        if foreign > 0 {
+            let text = format!(
+                "idempotency: {foreign} messages were handled here after the lease of their mark had ended and another \
+                 consumer had begun to handle them too; make lease longer than a stall of this process may last"
+            );
+            subscription.log(Level::Warning, &text);
+        }
+    }
+
+    fn note_unmarked(&self, subscription: &Subscription, entries: usize, error: &Error) {
+        subscription.stats.mark_errors.add(1);
+        if let Some(unsaid) = self.quiet.allow(subscription.clock.now_ms()) {
+            let text = format!(
+                "idempotency: the store failed, {entries} handled entries are not marked as done and stay pending until \
+                 they are: {error} ({unsaid} more like this)"
+            );
+            subscription.log(Level::Warning, &text);
+        }
+    }
+
+    /// Mark what could not be marked before, and acknowledge it then.
+    pub(super) async fn finish_rest(&self, subscription: &Subscription) -> bool {
+        let rest = std::mem::take(&mut self.ledger.lock().unfinished);
+        if rest.is_empty() {
+            return true;
+        }
+        let keys: Vec<_> = rest.iter().map(|(key, _)| Arc::clone(key)).collect();
+        let states = match self.step(subscription, MarkStep::Finish(self.settings.ttl), &keys).await {
+            Ok(states) => states,
+            Err(error) => vec![Err(error); rest.len()],
+        };
+        let (mut acks, mut failed) = (Vec::new(), None);
+        let unmarked = {
+            let mut ledger = self.ledger.lock();
+            for ((key, token), state) in rest.into_iter().zip(states) {
+                if let Err(error) = state {
+                    failed.get_or_insert(error);
+                    ledger.unfinished.push((key, token));
+                    continue;
+                }
+                ledger.free(&key);
+                if let Some(token) = token {
+                    ledger.by_entry.remove(&token.id());
+                    acks.push(token);
+                }
+            }
+            ledger.unfinished.len()
+        };
+        subscription.settler.again(&mut acks);
+        if let Some(error) = &failed {
+            self.note_unmarked(subscription, unmarked, error);
+        }
+        failed.is_none()
+    }
+
+    /// Take marks away. What fails is tried again until its lease would have ended.
+    async fn release(&self, subscription: &Subscription, releasing: Vec<Releasing>) -> bool {
+        if releasing.is_empty() {
+            return true;
+        }
+        let _order = self.order.lock().await;
+        let keys: Vec<_> = releasing.iter().map(|(key, _)| Arc::clone(key)).collect();
+        let states = match self.step(subscription, MarkStep::Release, &keys).await {
+            Ok(states) => states,
+            Err(error) => vec![Err(error); keys.len()],
+        };
+        let lease = u64::try_from(self.settings.lease.as_millis()).unwrap_or(u64::MAX);
+        let now = subscription.clock.now_ms();
+        let (mut wanted, mut failed) = (false, 0);
+        let mut ledger = self.ledger.lock();
+        for ((key, since), state) in releasing.into_iter().zip(states) {
+            failed += usize::from(state.is_err());
+            let since = since.unwrap_or(now);
+            if state.is_ok() || now.saturating_sub(since) >= lease {
+                wanted |= ledger.free(&key);
+            } else {
+                ledger.releasing.push((key, Some(since)));
+            }
+        }
+        drop(ledger);
+        if wanted || failed > 0 {
+            self.wake.notify_one();
+        }
+        subscription.stats.mark_errors.add(failed.min(1));
+        failed == 0
+    }
+
+    pub(super) async fn release_rest(&self, subscription: &Subscription) -> bool {
+        let releasing = std::mem::take(&mut self.ledger.lock().releasing);
+        self.release(subscription, releasing).await
+    }
+
+    /// Take away the marks of entries that are handed back.
+    pub(super) async fn hand_back(&self, subscription: &Subscription, tokens: &[Token]) {
+        for token in tokens {
+            self.left(token.id());
+        }
+        self.release_rest(subscription).await;
+    }
+
+    /// An entry was left pending: its mark is taken away soon.
+    pub(super) fn left(&self, id: EntryId) {
+        let mut ledger = self.ledger.lock();
+        if let Some(key) = ledger.by_entry.remove(&id) {
+            ledger.releasing.push((key, None));
+            drop(ledger);
+            self.wake.notify_one();
+        }
+    }
+
+    /// A message was handled whose entry is another consumer's by now: the mark tells that one not to do it again.
+    pub(super) fn handled(&self, id: EntryId) {
+        let mut ledger = self.ledger.lock();
+        if let Some(key) = ledger.by_entry.remove(&id) {
+            ledger.unfinished.push((key, None));
+            drop(ledger);
+            self.wake.notify_one();
+        }
+    }
+
+    /// Renew the marks of what is held here, and take away those of what is not.
+    pub(super) async fn renew(&self, subscription: &Subscription) -> Result<()> {
+        let held: HashSet<_> = subscription.held.tokens().iter().map(Token::id).collect();
+        let order = self.order.lock().await;
+        let keys: Vec<_> = {
+            let mut ledger = self.ledger.lock();
+            let Ledger { by_entry, releasing, .. } = &mut *ledger;
+            releasing.extend(by_entry.extract_if(|id, _| !held.contains(id)).map(|(_, key)| (key, None)));
+            by_entry.values().cloned().collect()
+        };
+        let states = self.step(subscription, MarkStep::Renew(self.settings.lease), &keys).await?;
+        drop(order);
+        states.into_iter().find_map(Result::err).map_or(Ok(()), Err)
+    }
+}

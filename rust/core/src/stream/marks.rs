@@ -1,0 +1,334 @@
+//! Idempotency, on the way in: no message reaches a lane without its mark. The way out is in `marked`.
+
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::sync::Arc;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use tokio::sync::Notify;
+
+use super::{StreamSource, admit};
+use crate::backoff::Quiet;
+use crate::batch::{Batch, Mark, Token};
+use crate::entry::EntryId;
+use crate::error::{Error, Result};
+use crate::event::{Level, State};
+use crate::inbox::Arrival;
+use crate::mark::{MarkKey, MarkKeys, MarkState, MarkStep, MarkStore, natural_key};
+use crate::settle::Outcome;
+use crate::subscription::{Settled, Subscription};
+
+/// How often to look whether entries still wait, at a stop that works them off.
+const AGAIN: Duration = Duration::from_millis(20);
+
+/// What the user chose for the marks of one subscription.
+#[derive(Debug)]
+pub struct MarkSettings {
+    /// Where they are kept.
+    pub store: Arc<dyn MarkStore>,
+    /// What computes their keys, where that is not done here.
+    pub keys: Option<Arc<dyn MarkKeys>>,
+    /// Stands before every key: stream, group and subscription.
+    pub prefix: String,
+    /// This consumer in this life.
+    pub owner: String,
+    /// How long a working mark lasts without a renewal.
+    pub lease: Duration,
+    /// How long a done one is kept.
+    pub ttl: Duration,
+    /// Entries that wait for another one of their message, at most, where the rest may come back by recovery. None:
+    /// nobody brings them back, so all of them wait here.
+    pub most_waiting: Option<usize>,
+}
+
+/// An entry that waits for its message's mark.
+#[derive(Debug)]
+pub(super) struct Waiting {
+    token: Token,
+    key: MarkKey,
+    /// It was asked for and there was no answer: it may be ours.
+    asked: bool,
+}
+
+/// A mark that is to be taken away, and when that was tried first, in milliseconds of the clock.
+pub(super) type Releasing = (MarkKey, Option<u64>);
+
+#[derive(Debug, Default)]
+pub(super) struct Ledger {
+    /// The marks of the entries held here.
+    pub(super) by_entry: HashMap<EntryId, MarkKey>,
+    /// The same marks, and those that are being taken away.
+    pub(super) in_use: HashSet<MarkKey>,
+    pub(super) waiting: VecDeque<Waiting>,
+    pub(super) releasing: Vec<Releasing>,
+    /// Handled, and the mark does not say so yet; the entry, where it is still to be acknowledged.
+    pub(super) unfinished: Vec<(MarkKey, Option<Token>)>,
+    /// The store fails: what comes waits behind what is there.
+    pub(super) failing: bool,
+}
+
+impl Ledger {
+    fn register(&mut self, id: EntryId, key: &MarkKey) {
+        self.by_entry.insert(id, Arc::clone(key));
+        self.in_use.insert(Arc::clone(key));
+    }
+
+    /// Whether the mark is in the hands of another entry here, or on its way out.
+    fn is_used_by_another(&self, id: EntryId, key: &MarkKey) -> bool {
+        self.in_use.contains(key) && self.by_entry.get(&id) != Some(key)
+    }
+
+    /// Nothing of ours stands under this key. True: somebody here waits for that.
+    pub(super) fn free(&mut self, key: &MarkKey) -> bool {
+        self.in_use.remove(key);
+        self.waiting.iter().any(|waiting| waiting.key == *key)
+    }
+}
+
+/// The marks of one subscription.
+#[derive(Debug)]
+pub struct Marks {
+    pub(super) settings: MarkSettings,
+    pub(super) ledger: Mutex<Ledger>,
+    pub(super) wake: Notify,
+    pub(super) quiet: Quiet,
+    /// Held while leases are renewed or marks taken away: a renewal must not bring back what was just taken away.
+    pub(super) order: tokio::sync::Mutex<()>,
+}
+
+/// What became of marks that were asked for.
+#[derive(Debug, Default)]
+struct Begun {
+    ready: Vec<Token>,
+    waiting: Vec<Waiting>,
+    failed: Option<Error>,
+}
+
+impl Marks {
+    /// Marks of nothing yet.
+    pub fn new(settings: MarkSettings) -> Self {
+        Self {
+            settings,
+            ledger: Mutex::default(),
+            wake: Notify::new(),
+            quiet: Quiet::default(),
+            order: tokio::sync::Mutex::new(()),
+        }
+    }
+
+    /// How many entries wait for their mark.
+    pub fn waiting(&self) -> usize {
+        self.ledger.lock().waiting.len()
+    }
+
+    /// Whether there is more to do than to renew leases.
+    pub(super) fn is_pressing(&self) -> bool {
+        let ledger = self.ledger.lock();
+        !(ledger.waiting.is_empty() && ledger.releasing.is_empty() && ledger.unfinished.is_empty())
+    }
+
+    pub(super) async fn step(
+        &self,
+        subscription: &Subscription,
+        step: MarkStep,
+        keys: &[MarkKey],
+    ) -> Result<Vec<Result<MarkState>>> {
+        if keys.is_empty() {
+            return Ok(Vec::new());
+        }
+        let states = tokio::select! {
+            biased;
+            states = self.settings.store.step(step, &self.settings.owner, keys) => states?,
+            () = subscription.closed.cancelled() => return Err(Error::ShutDown("the subscription")),
+        };
+        if states.len() == keys.len() { Ok(states) } else { Err(Error::Protocol("a mark was not answered".into())) }
+    }
+
+    /// Hand the entries of a batch on once their marks are ours. The batch is held already.
+    pub(super) async fn take(&self, source: &StreamSource, subscription: &Subscription, batch: Arc<Batch>) {
+        let tokens: Vec<_> = batch.tokens().collect();
+        let keys: Vec<_> = match &self.settings.keys {
+            None => tokens.iter().map(|token| Some(natural_key(token))).collect(),
+            Some(keys) => match keys.keys(&tokens).await {
+                Ok(keys) => keys,
+                Err(error) => {
+                    subscription
+                        .log(Level::Error, &format!("idempotency: no keys, {} entries wait: {error}", tokens.len()));
+                    return;
+                }
+            },
+        };
+        let (mut asks, mut found) = (Vec::with_capacity(tokens.len()), Begun::default());
+        let failing = {
+            let mut ledger = self.ledger.lock();
+            for (token, key) in tokens.into_iter().zip(keys) {
+                let Some(key) = key.map(|key| MarkKey::from([&self.settings.prefix, key.as_str()].concat())) else {
+                    found.ready.push(token);
+                    continue;
+                };
+                if ledger.failing || ledger.is_used_by_another(token.id(), &key) {
+                    found.waiting.push(Waiting { token, key, asked: false });
+                } else {
+                    ledger.register(token.id(), &key);
+                    asks.push((token, key));
+                }
+            }
+            ledger.failing
+        };
+        let begun = self.begin(subscription, asks).await;
+        found.ready.extend(begun.ready);
+        found.waiting.extend(begun.waiting);
+        if found.ready.len() == batch.slots().len() {
+            admit::hand_on(source, subscription, Arrival::Batch(batch));
+            return;
+        }
+        if let Some(error) = begun.failed {
+            self.fails(subscription, &error);
+        } else if !failing {
+            self.leave_too_many(subscription, &mut found.waiting);
+        }
+        self.ledger.lock().waiting.extend(found.waiting);
+        self.wake.notify_one();
+        hand_on(source, subscription, found.ready);
+    }
+
+    /// Ask for the marks of registered entries.
+    async fn begin(&self, subscription: &Subscription, asks: Vec<(Token, MarkKey)>) -> Begun {
+        let keys: Vec<_> = asks.iter().map(|(_, key)| Arc::clone(key)).collect();
+        let states = match self.step(subscription, MarkStep::Begin(self.settings.lease), &keys).await {
+            Ok(states) => states,
+            Err(error) => vec![Err(error); asks.len()],
+        };
+        let (mut begun, mut done) = (Begun { ready: Vec::with_capacity(asks.len()), ..Begun::default() }, Vec::new());
+        let mut ledger = self.ledger.lock();
+        for ((token, key), state) in asks.into_iter().zip(states) {
+            match state {
+                Ok(MarkState::Ours) if token.mark() == Mark::Queued => begun.ready.push(token),
+                // It was handed back meanwhile.
+                Ok(MarkState::Ours) => {
+                    ledger.by_entry.remove(&token.id());
+                    ledger.releasing.push((key, None));
+                }
+                Ok(state) => {
+                    ledger.by_entry.remove(&token.id());
+                    ledger.free(&key);
+                    if state == MarkState::Done {
+                        done.push(token);
+                    } else {
+                        begun.waiting.push(Waiting { token, key, asked: false });
+                    }
+                }
+                Err(error) => {
+                    begun.failed.get_or_insert(error);
+                    begun.waiting.push(Waiting { token, key, asked: true });
+                }
+            }
+        }
+        drop(ledger);
+        if !done.is_empty() {
+            subscription.stats.duplicates_done.add(done.len());
+            done.retain(|token| token.begin() && subscription.begin_settle(token) == Settled::Taken);
+            subscription.settler.acks(&mut done);
+        }
+        begun
+    }
+
+    /// Leave pending what exceeds the room for those that wait: recovery brings it back.
+    fn leave_too_many(&self, subscription: &Subscription, waiting: &mut Vec<Waiting>) {
+        subscription.stats.duplicates_waiting.add(waiting.len());
+        let Some(most) = self.settings.most_waiting else {
+            return;
+        };
+        let room = most.saturating_sub(self.waiting());
+        for Waiting { token, .. } in waiting.drain(room.min(waiting.len())..) {
+            if token.begin() {
+                subscription.settle(&token, Outcome::Leave);
+            }
+        }
+    }
+
+    fn fails(&self, subscription: &Subscription, error: &Error) {
+        let (before, waiting) = {
+            let mut ledger = self.ledger.lock();
+            (std::mem::replace(&mut ledger.failing, true), ledger.waiting.len())
+        };
+        subscription.stats.mark_errors.add(1);
+        if !before {
+            subscription.post_state(State::Retrying(error.clone()));
+        }
+        if let Some(unsaid) = self.quiet.allow(subscription.clock.now_ms()) {
+            let text = format!(
+                "idempotency: the store failed, {waiting} entries wait for their mark and are not handled: {error} \
+                 ({unsaid} more like this)"
+            );
+            subscription.log(Level::Warning, &text);
+        }
+    }
+
+    /// See to all that waits. False: the store fails.
+    pub(super) async fn poll(&self, source: &StreamSource, subscription: &Subscription) -> bool {
+        let finished = self.finish_rest(subscription).await;
+        let released = self.release_rest(subscription).await;
+        let (asks, rest) = self.due(subscription);
+        let begun = self.begin(subscription, asks).await;
+        {
+            let mut ledger = self.ledger.lock();
+            let newer = std::mem::take(&mut ledger.waiting);
+            ledger.waiting.extend(begun.waiting.into_iter().chain(rest));
+            if ledger.failing && begun.failed.is_none() && newer.is_empty() {
+                ledger.failing = false;
+                drop(ledger);
+                subscription.post_state(State::Reading);
+            } else {
+                ledger.waiting.extend(newer);
+            }
+        }
+        hand_on(source, subscription, begun.ready);
+        if let Some(error) = begun.failed {
+            self.fails(subscription, &error);
+            return false;
+        }
+        finished && released
+    }
+
+    /// Those of the waiting ones that may have their mark now, registered, and the others.
+    fn due(&self, subscription: &Subscription) -> (Vec<(Token, MarkKey)>, Vec<Waiting>) {
+        let (mut asks, mut rest) = (Vec::new(), Vec::new());
+        let mut ledger = self.ledger.lock();
+        for waiting in std::mem::take(&mut ledger.waiting) {
+            let Waiting { token, key, asked } = waiting;
+            if token.is_lost() {
+                subscription.skip(&token);
+            }
+            if token.mark() != Mark::Queued {
+                if asked && ledger.by_entry.remove(&token.id()).is_some() {
+                    ledger.releasing.push((key, None));
+                }
+            } else if asked {
+                asks.push((token, key));
+            } else if ledger.is_used_by_another(token.id(), &key) {
+                rest.push(Waiting { token, key, asked });
+            } else {
+                ledger.register(token.id(), &key);
+                asks.push((token, key));
+            }
+        }
+        (asks, rest)
+    }
+
+    /// Return once no entry waits for its mark.
+    pub(super) async fn let_through(&self, subscription: &Subscription) {
+        while self.waiting() > 0 {
+            tokio::select! {
+                () = subscription.closed.cancelled() => return,
+                () = subscription.clock.sleep(AGAIN) => {}
+            }
+        }
+    }
+}
+
+fn hand_on(source: &StreamSource, subscription: &Subscription, tokens: Vec<Token>) {
+    if !tokens.is_empty() {
+        admit::hand_on(source, subscription, Arrival::Tokens { tokens, watched: false });
+    }
+}
