@@ -96,9 +96,14 @@ class Lane:
         """Cancel the handler that runs: it has taken too long."""
         self.task.cancel()
 
-    def where(self) -> str | None:
-        """Name the delivery whose handler waits for something."""
-        return None if self.context is None else self._judge.where(self.context)
+    @property
+    def waits(self) -> bool:
+        """Whether its handler waits for something."""
+        return self.context is not None
+
+    def where(self) -> str:
+        """Name the delivery, or the batch, that it runs."""
+        return self._judge.where(self.context)
 
     async def _run(self) -> None:
         subscription = self._subscription

@@ -25,8 +25,12 @@ class Run(Protocol):
     overran: int
     """How often that was told already."""
 
-    def where(self) -> str | None:
-        """Name the delivery whose handler runs; None while none waits for anything."""
+    @property
+    def waits(self) -> bool:
+        """Whether a handler runs, and waits for something."""
+
+    def where(self) -> str:
+        """Name its delivery, for the log."""
 
     def expire(self) -> None:
         """Cancel the handler."""
@@ -63,11 +67,10 @@ class Timeout:
         now = self._core.now()
         earliest: float | None = None
         for run in runs:
-            where = run.where()
-            if where is None:
+            if not run.waits:
                 continue
             if run.due <= now:
-                self._over(run, where)
+                self._over(run)
                 run.due = now + max(self.seconds, _PATIENCE)
             if run.overran < 2 and (earliest is None or run.due < earliest):
                 earliest = run.due
@@ -84,14 +87,14 @@ class Timeout:
         error.__cause__ = cause
         return error
 
-    def _over(self, run: Run, where: str) -> None:
+    def _over(self, run: Run) -> None:
         run.overran += 1
         if not self._cancels:
             run.overran = 2
             _log.warning(
                 "%s: the handler takes longer than its timeout of %g s. A def handler can't be cancelled: the entry is "
                 "held until it returns, and its outcome is what it returns",
-                where,
+                run.where(),
                 self.seconds,
             )
         elif run.overran == 1:
@@ -100,7 +103,7 @@ class Timeout:
             _log.error(
                 "%s: the handler was cancelled after its timeout of %g s and goes on all the same; its worker takes "
                 "nothing else until it ends. Let CancelledError pass",
-                where,
+                run.where(),
                 self.seconds,
             )
 

@@ -30,17 +30,17 @@ class Clock:
 class Run:
     def __init__(self, name):
         self.name = name
-        self.runs = False
+        self.waits = False
         self.due, self.overran, self.expired = 0.0, 0, []
 
     def where(self):
-        return self.name if self.runs else None
+        return self.name
 
     def expire(self):
         self.expired.append(self.name)
 
     def begin(self, timeout):
-        self.runs = True
+        self.waits = True
         timeout.begin(self)
 
 
@@ -56,10 +56,10 @@ def test_one_alarm_serves_all_and_none_is_left_when_nothing_runs(clock):
         run.begin(timeout)
         clock.time += 1
     assert clock.alarms == [110]
-    runs[0].runs = False
+    runs[0].waits = False
     clock.ring(timeout, runs)
     assert clock.alarms == [111]
-    runs[1].runs = runs[2].runs = False
+    runs[1].waits = runs[2].waits = False
     clock.ring(timeout, runs)
     assert clock.alarms == []
     assert [run.expired for run in runs] == [[], [], []]
@@ -75,7 +75,7 @@ def test_what_is_due_is_cancelled_once_and_named_if_it_goes_on(clock, caplog):
     assert (slow.expired, quick.expired, clock.alarms) == (["slow"], [], [114])
     assert timeout.ended(slow)
     assert not timeout.ended(quick)
-    quick.runs = False
+    quick.waits = False
     clock.ring(timeout, [slow, quick])
     assert (clock.alarms, caplog.records) == ([120], [])
     clock.ring(timeout, [slow, quick])
