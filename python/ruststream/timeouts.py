@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Iterable
 from typing import Final, Protocol
 
@@ -13,6 +14,8 @@ _log: Final = logging.getLogger("ruststream.subscription")
 
 _SHORTEST_WAIT: Final = 0.001
 """Seconds between two alarms at least; beyond a timeout of 0.1 s it is a hundredth of that."""
+_GRAIN: Final = 0.0005
+"""Seconds that a clock of milliseconds may be off."""
 _PATIENCE: Final = 1.0
 """Seconds that a cancelled handler has at least to clean up, before the log says that it goes on."""
 
@@ -39,7 +42,7 @@ class Run(Protocol):
 class Timeout:
     """Ends the handlers of one subscription that run too long. One in a thread can't be ended: that is said once."""
 
-    __slots__ = ("_armed", "_cancels", "_core", "seconds")
+    __slots__ = ("_cancels", "_core", "_rings", "seconds")
 
     def __init__(self, core: Consumer, seconds: float, *, cancels: bool) -> None:
         """Ask for nothing yet.
@@ -52,30 +55,32 @@ class Timeout:
         self.seconds: Final = seconds
         self._core = core
         self._cancels = cancels
-        self._armed = False
+        self._rings = math.inf
 
     def begin(self, run: Run) -> None:
         """A handler waits for something for the first time: from now on its time runs."""
         run.overran = 0
         run.due = self._core.now() + self.seconds
-        if not self._armed:
-            self._arm(self.seconds)
+        if run.due < self._rings:
+            self._ring_at(run.due, self.seconds)
 
     def rung(self, runs: Iterable[Run]) -> None:
         """The alarm has rung: end what is due, and ask for the next alarm if something runs."""
-        self._armed = False
         now = self._core.now()
-        earliest: float | None = None
+        if self._rings <= now + _GRAIN:
+            self._rings = math.inf
+        earliest = math.inf
         for run in runs:
             if not run.waits:
                 continue
-            if run.due <= now:
+            if run.due <= now + _GRAIN:
                 self._over(run)
                 run.due = now + max(self.seconds, _PATIENCE)
-            if run.overran < 2 and (earliest is None or run.due < earliest):
-                earliest = run.due
-        if earliest is not None:
-            self._arm(max(earliest - now, self.seconds / 100, _SHORTEST_WAIT))
+            if run.overran < 2:
+                earliest = min(earliest, run.due)
+        if earliest < self._rings:
+            after = max(earliest - now, self.seconds / 100, _SHORTEST_WAIT)
+            self._ring_at(now + after, after)
 
     def ended(self, run: Run) -> bool:
         """Whether the handler of this run was cancelled for taking too long."""
@@ -107,6 +112,7 @@ class Timeout:
                 self.seconds,
             )
 
-    def _arm(self, after: float) -> None:
-        self._armed = True
+    def _ring_at(self, when: float, after: float) -> None:
+        """Ask for an alarm. One that was to ring later still does, and finds nothing to do."""
+        self._rings = when
         self._core.alarm(after)

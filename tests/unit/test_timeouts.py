@@ -85,6 +85,39 @@ def test_what_is_due_is_cancelled_once_and_named_if_it_goes_on(clock, caplog):
     assert (slow.expired, clock.alarms) == (["slow"], []), "said once, and not waited for any more"
 
 
+def test_what_starts_after_an_expiry_does_not_wait_for_its_patience(clock):
+    """The alarm that watches whether a cancelled handler ends rings later than the next handler is due."""
+    timeout = Timeout(clock, 0.1, cancels=True)
+    run = Run("run")
+    run.begin(timeout)
+    for number in range(1, 4):
+        clock.alarms.sort()
+        clock.ring(timeout, [run])
+        assert len(run.expired) == number
+        run.begin(timeout)
+    assert min(clock.alarms) == pytest.approx(100.4)
+    run.waits = False
+    while clock.alarms:
+        clock.alarms.sort()
+        clock.ring(timeout, [run])
+    assert len(run.expired) == 3
+
+
+def test_an_alarm_that_rings_a_little_early_is_no_reason_to_wait_for_ever(clock):
+    timeout = Timeout(clock, 10, cancels=True)
+    run = Run("run")
+    run.begin(timeout)
+    clock.alarms = [109.9999]
+    clock.ring(timeout, [run])
+    assert run.expired == ["run"]
+    run.waits = False
+    other = Run("other")
+    other.begin(timeout)
+    clock.alarms = [115.0]
+    clock.ring(timeout, [run, other])
+    assert (other.expired, clock.alarms) == ([], []), "the one that was asked for is still to come"
+
+
 def test_a_handler_in_a_thread_is_named_once_and_never_cancelled(clock, caplog):
     timeout = Timeout(clock, 10, cancels=False)
     run = Run("threaded")
