@@ -1,6 +1,7 @@
 """Batch handlers: what they are given, what they may return, and that no element is lost or settled for another."""
 
 import asyncio
+import functools
 import logging
 import subprocess
 import sys
@@ -560,17 +561,19 @@ async def test_entries_that_come_one_by_one_fill_a_batch(broker, stream):
 
 SERVICE = """
 import asyncio, os, sys
-from ruststream import BatchContext, RustStream, ack
+from ruststream import BatchContext, RustStream, ack, drop
 from ruststream.redis import RedisBroker, RedisStream, StreamStart
 
 broker = RedisBroker(sys.argv[1])
 app = RustStream("batches", broker)
 source = RedisStream.recovering("s", group="g", min_idle=float(sys.argv[2]), start_id=StreamStart.BEGINNING)
 
-@broker.subscriber(source, batch=5, batch_wait=0.01)
+options = {"max_attempts": 3, "on_exhausted": drop()} if sys.argv[3] == "poison" else {}
+
+@broker.subscriber(source, batch=5, batch_wait=0.01, **options)
 async def handle(bodies: list[bytes], batch: BatchContext):
     print(b" ".join(bodies).decode(), flush=True)
-    if sys.argv[3] == "die" and b"7" in bodies:
+    if sys.argv[3] in ("die", "poison") and b"7" in bodies:
         os.kill(os.getpid(), 9)
     if sys.argv[3] == "die half way":
         acked = asyncio.Event()
@@ -621,6 +624,32 @@ def test_a_process_killed_half_way_through_a_batch_repeats_what_it_had_not_settl
     assert (first.returncode, printed.splitlines()) == (-9, ["0 1 2 3 4"]), log
     assert stream.pending_ids() == ids[2:]
     assert sorted(taken_over(any_server, stream)) == ["2", "3", "4"]
+
+
+def ended_or_idle(process, stream):
+    """Whether the process is gone, or has nothing left to do."""
+    return process.poll() is not None or (stream.pending_ids() == [] and stream.group()["lag"] == 0)
+
+
+def test_a_batch_with_an_entry_that_kills_its_process(any_server, stream):
+    """B013, max_attempts=3: dropped after four runs at most; what was in a batch with it is handled all the same."""
+    stream.create_group()
+    stream.add_numbered(0, 9)
+    batches = []
+    for _ in range(8):
+        process = service(any_server, 0.3, "poison")
+        try:
+            eventually(functools.partial(ended_or_idle, process, stream), timeout=20)
+        finally:
+            process.terminate()
+            printed, log = process.communicate(timeout=30)
+        batches += [line.split() for line in printed.splitlines()]
+        if process.returncode == 0:
+            break
+
+    assert (process.returncode, stream.pending_ids()) == (0, []), log
+    assert 1 < sum("7" in batch for batch in batches) <= 4
+    assert {number for batch in batches if "7" not in batch for number in batch} == set("012345689")
 
 
 async def test_a_connection_cut_within_a_batch_costs_nothing(any_server, broker, stream):
