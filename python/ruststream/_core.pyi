@@ -33,6 +33,7 @@ __all__ = [
     "Context",
     "Engine",
     "EntryId",
+    "Letters",
     "RedisClient",
     "__version__",
     "partition",
@@ -329,6 +330,27 @@ class RedisClient:
         """
     def close(self) -> Awaitable[None]:
         """Answer what is queued, then close every connection."""
+
+@final
+class Letters:
+    """One stream of dead letters, as an operator's command reads them and puts them back."""
+
+    def __new__(cls, client: RedisClient, stream: str) -> Letters: ...
+    def length(self) -> Awaitable[int]:
+        """How many entries the stream has."""
+    def last_id(self) -> Awaitable[EntryId | None]:
+        """The id last given out in the stream; None where there never was one."""
+    def has_group(self, stream: str, group: str) -> Awaitable[bool]:
+        """Whether there is such a group."""
+    def after(self, cursor: EntryId, count: int) -> Awaitable[list[tuple[EntryId, list[tuple[bytes, bytes]]]]]:
+        """Entries behind an id, oldest first."""
+    def replay(
+        self, letters: Sequence[tuple[EntryId, Sequence[tuple[bytes, bytes]], str, str | None]]
+    ) -> Awaitable[list[EntryId | Exception | None]]:
+        """Put letters back, each in one step: its id and fields, the stream it goes into, the group it is for alone.
+
+        One result each: the new id, None where it is not there any more, or why the server refused it.
+        """
 
 @final
 class Consumer:

@@ -13,6 +13,7 @@ from difflib import get_close_matches
 from types import ModuleType
 from typing import Any, Final
 
+from ruststream import dlq
 from ruststream.app import RustStream
 from ruststream.errors import RustStreamError
 from ruststream.inspection import add_commands
@@ -144,6 +145,8 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="ruststream", description="Services that consume Redis Streams.")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     run = commands.add_parser("run", help="run an app until SIGTERM or Ctrl-C")
+    run.set_defaults(command=_run)
+    dlq.add_to(commands)
     run.add_argument("target", metavar="module:app", help="where the RustStream is, or a function that returns it")
     run.add_argument("--workers", type=_count, default=1, metavar="N", help="processes (default 1)")
     run.add_argument("--log-level", default="INFO", type=str.upper, choices=_LEVELS, help="default INFO")

@@ -21,7 +21,7 @@ from typing import Any
 import msgspec
 
 from chaos.misdeeds import end_the_process, misbehave, tell
-from ruststream import Context, RustStream, drop
+from ruststream import Context, RustStream, dead_letter, drop
 from ruststream.redis import RedisBroker, RedisStream, Trim
 
 STREAM, GROUP = "payments", "ledger"
@@ -54,6 +54,8 @@ class Config(msgspec.Struct, kw_only=True, omit_defaults=True):
     drain_timeout: float = 30.0
     takes: float = 0.0
     """Seconds between `started` and the effect."""
+    refuses: bool = False
+    """Each payment is dead-lettered by hand once its effect is written; then it comes to the point `refused`."""
     threaded: bool = False
     """The handler is a plain function, which runs in a thread and comes to no points; `takes` blocks that thread."""
     mark: list[str] = []
@@ -137,6 +139,9 @@ class Handlers:
         if names := points.names("acked", payment):
             ctx.after_ack(lambda: points.wait_here(names, payment, ctx))
         await points.at("effect", payment, ctx)
+        if self._config.refuses:
+            ctx.settle(dead_letter("refused"))
+            await points.at("refused", payment, ctx)
 
     def post_in_thread(self, payment: Payment, ctx: Context) -> None:
         """Post a payment in a thread."""

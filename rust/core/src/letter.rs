@@ -88,6 +88,20 @@ pub(crate) fn headers(
     marks.into_iter().chain(error).map(|(name, value)| (named(name), value.to_vec())).collect()
 }
 
+/// The fields with which a letter goes back: without its own headers, with the id that the entry had at first, and for
+/// `group` alone where one is named. `id` is that of the letter.
+pub fn replayed(id: EntryId, fields: &[(Vec<u8>, Vec<u8>)], group: Option<&str>) -> Vec<(Vec<u8>, Vec<u8>)> {
+    let mut kept: Vec<_> =
+        fields.iter().filter(|(name, _)| !header::is_of_letter(name) && !header::is_rewritten(name)).cloned().collect();
+    if !kept.iter().any(|(name, _)| name.eq_ignore_ascii_case(header::ORIGINAL_ID)) {
+        let entry_id = named("entry-id");
+        let said = fields.iter().find(|(name, _)| name.eq_ignore_ascii_case(&entry_id)).map(|(_, said)| said.clone());
+        kept.push((header::ORIGINAL_ID.to_vec(), said.unwrap_or_else(|| id.to_string().into_bytes())));
+    }
+    kept.extend(group.map(|group| (header::RETRY_GROUP.to_vec(), group.as_bytes().to_vec())));
+    kept
+}
+
 /// The field name of one of a letter's headers.
 pub(crate) fn named(name: &str) -> Vec<u8> {
     [header::LETTER, name.as_bytes()].concat()
@@ -155,6 +169,23 @@ mod tests {
         let marks: Vec<_> = marks.iter().map(|name| format!("h:x-dead-letter-{name}")).collect();
         assert_eq!(names, [vec!["_payload"], marks.iter().map(String::as_str).collect()].concat());
         assert_eq!(found.last().map(|(_, deliveries)| deliveries.as_str()), Some("5"), "those of the original count");
+    }
+
+    #[test]
+    fn a_replayed_letter_is_the_entry_with_the_id_it_had_at_first() {
+        let back = |fields: &[(&[u8], &[u8])], group| {
+            let fields: Vec<_> = fields.iter().map(|(name, value)| (name.to_vec(), value.to_vec())).collect();
+            let fields = replayed(EntryId::new(9, 9), &fields, group);
+            let text = |bytes: &[u8]| bytes.escape_ascii().to_string();
+            fields.iter().map(|(name, value)| format!("{}={}", text(name), text(value))).collect::<Vec<_>>().join(" ")
+        };
+        let entry_id: (&[u8], &[u8]) = (b"h:x-dead-letter-entry-id", b"7-1");
+        let payload: (&[u8], &[u8]) = (b"_payload", b"x");
+        assert_eq!(back(&[payload, entry_id], None), "_payload=x h:x-original-entry-id=7-1");
+        let before = (header::ORIGINAL_ID, &b"5-0"[..]);
+        assert_eq!(back(&[before, entry_id], Some("g")), "h:x-original-entry-id=5-0 h:x-ruststream-retry-group=g");
+        assert_eq!(back(&[payload], None), "_payload=x h:x-original-entry-id=9-9", "no letter at all");
+        assert_eq!(back(&[(b"h:redis-idle-ms", b"1"), entry_id], None), "h:x-original-entry-id=7-1");
     }
 
     #[test]

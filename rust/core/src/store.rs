@@ -307,6 +307,17 @@ pub struct Trim {
     pub approximate: bool,
 }
 
+/// A letter that goes back into a stream.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Replay {
+    /// Its id among the letters.
+    pub id: EntryId,
+    /// The stream it goes into.
+    pub to: String,
+    /// With these fields.
+    pub fields: Vec<(Vec<u8>, Vec<u8>)>,
+}
+
 /// A server of streams.
 #[async_trait]
 pub trait StreamStore: Send + Sync + std::fmt::Debug + 'static {
@@ -373,6 +384,13 @@ pub trait StreamStore: Send + Sync + std::fmt::Debug + 'static {
     async fn mark(&self, step: MarkStep, owner: &str, keys: &[MarkKey]) -> Result<Vec<MarkState>>;
     /// Add entries in one pipeline. One result each; an outer error: none of the replies came.
     async fn append(&self, entries: &[Append]) -> Result<Vec<Result<EntryId>>>;
+    /// Entries of a stream behind `cursor`, `count` at most, oldest first.
+    async fn range(&self, stream: &str, cursor: EntryId, count: usize) -> Result<RawBatch>;
+    /// How many entries a stream has.
+    async fn length(&self, stream: &str) -> Result<usize>;
+    /// Add each letter to its stream and delete it where it lay, in one step. One result each; none: it is not there
+    /// any more. An outer error: nobody knows which of them went.
+    async fn replay(&self, letters: &str, replays: Vec<Replay>) -> Result<Vec<Result<Option<EntryId>>>>;
     /// Close all connections.
     async fn close(&self);
 }

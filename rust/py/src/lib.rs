@@ -15,6 +15,7 @@ mod drive;
 mod engine;
 mod entry_id;
 mod errors;
+mod letters;
 mod marks;
 mod rows;
 mod runtime;
@@ -42,6 +43,8 @@ mod _core {
     use crate::entry_id::EntryId;
     #[pymodule_export]
     use crate::entry_id::partition;
+    #[pymodule_export]
+    use crate::letters::Letters;
 
     #[pymodule_init]
     fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {

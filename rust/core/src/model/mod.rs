@@ -21,6 +21,7 @@ mod hash;
 mod info;
 mod inspect;
 mod keyspace;
+mod letters;
 mod marks;
 mod models;
 mod node;

@@ -16,7 +16,6 @@ use super::settle::HandBack;
 use crate::batch::Origin;
 use crate::entry::EntryId;
 use crate::error::{Error, Result};
-use crate::letter::{self, Letter, Reason};
 use crate::store::{Action, Append, MAX_COPY, Order, Page, Pending, Verdict, copyable};
 
 /// Entries a scan looks at for each one it may take, as `XAUTOCLAIM` does.
@@ -113,7 +112,7 @@ impl Keyspace {
     }
 
     /// Acknowledge what was copied.
-    fn done_with(&mut self, order: &Order) -> Result<Verdict> {
+    pub(super) fn done_with(&mut self, order: &Order) -> Result<Verdict> {
         let (owner, id) = (&order.owner, order.token.id());
         self.xack(&owner.stream, &owner.group, &[id])?;
         if order.token.copy_of().is_some() {
@@ -147,27 +146,6 @@ impl Keyspace {
             self.xack(&owner.stream, &owner.group, &[id])?;
         }
         Ok(verdict)
-    }
-
-    /// Write a letter in an entry's place, and acknowledge it.
-    pub(super) fn bury(&mut self, order: &Order, letter: &Letter) -> Verdict {
-        self.try_bury(order, letter).unwrap_or_else(refused)
-    }
-
-    fn try_bury(&mut self, order: &Order, letter: &Letter) -> Result<Verdict> {
-        let owner = &order.owner;
-        let fields = copyable(letter.fields(&order.token, owner, order.count))?;
-        let verdict = self.check(owner, order.token.id(), order.count)?;
-        if verdict != Verdict::Done {
-            return Ok(verdict);
-        }
-        self.add_letter(letter.to(), fields)?;
-        self.done_with(order)
-    }
-
-    fn add_letter(&mut self, letters: &str, mut fields: Vec<(Vec<u8>, Vec<u8>)>) -> Result<EntryId> {
-        fields.push((letter::named("time-ms"), self.now().to_string().into_bytes()));
-        self.xadd(letters, AddId::Auto, &fields, None)
     }
 
     /// Whether the entry is this consumer's; none: it is not pending.
@@ -269,18 +247,18 @@ impl Keyspace {
         dead_letter: Option<&str>,
         step: &mut Step,
     ) -> Result<()> {
-        if let Some(letters) = dead_letter
-            && self.xrange(&origin.stream, Range::one(entry.id), None)?.is_empty()
-        {
-            let count = u32::try_from(entry.count).unwrap_or(u32::MAX);
-            let fields = letter::headers(Reason::Deleted, origin, entry.id, count, None);
-            if let Err(error) = self.add_letter(letters, fields) {
-                step.refused = Some((step.refused.take().map_or(1, |(refused, _)| refused + 1), error));
-                return Ok(());
+        if let Some(letters) = dead_letter {
+            match self.bury_bodiless(letters, origin, entry.id, entry.count) {
+                Ok(false) => {}
+                Ok(true) => {
+                    step.deleted.push(entry.id);
+                    return Ok(());
+                }
+                Err(error) => {
+                    step.refused = Some((step.refused.take().map_or(1, |(refused, _)| refused + 1), error));
+                    return Ok(());
+                }
             }
-            self.xack(&origin.stream, &origin.group, &[entry.id])?;
-            step.deleted.push(entry.id);
-            return Ok(());
         }
         let claim = Claim { count: uncounted.then_some(entry.count), ..Claim::default() };
         let earlier = entry.count - i64::from(uncounted);

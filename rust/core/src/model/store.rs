@@ -9,10 +9,10 @@ use std::time::Duration;
 use async_trait::async_trait;
 use parking_lot::RwLock;
 
-use super::argument::Position;
+use super::argument::{Position, Range};
 use super::faults::{Faults, Operation};
 use super::keyspace::Keyspace;
-use super::operations::Taken;
+use super::operations::{Taken, refused};
 use super::reader::{self, ModelReader};
 use super::{Delivery, Model};
 use crate::batch::{Origin, RawBatch};
@@ -21,7 +21,7 @@ use crate::error::{Error, Result};
 use crate::mark::{MarkKey, MarkState, MarkStep};
 use crate::store::{
     Abilities, Action, Append, Bound, ConsumerRow, Due, EntryReader, GroupRow, Look, Order, Page, Parked, Pending,
-    PendingRow, Scanned, StartMark, StreamStore, Trimmed, Verdict,
+    PendingRow, Replay, Scanned, StartMark, StreamStore, Trimmed, Verdict,
 };
 
 /// Orders that are checked before the first of them is carried out.
@@ -207,7 +207,7 @@ impl StreamStore for ModelStore {
                     Action::Ack | Action::Park { .. } => continue,
                     Action::Reply(reply) => keyspace.reply(order, reply),
                     Action::Copy | Action::Delay(_) => keyspace.retry(order, delay_key),
-                    Action::Bury(letter) => keyspace.bury(order, letter),
+                    Action::Bury(letter) => keyspace.bury(order, letter).unwrap_or_else(refused),
                 };
             }
             if deletes {
@@ -296,6 +296,20 @@ impl StreamStore for ModelStore {
             Err(lost) => return Err(lost),
         }
         self.run(|keyspace| Ok(entries.iter().map(|entry| keyspace.append(entry)).collect()))
+    }
+
+    async fn range(&self, stream: &str, cursor: EntryId, count: usize) -> Result<RawBatch> {
+        let bodies = self.run(|keyspace| keyspace.xrange(stream, Range::after(cursor)?, Some(count)))?;
+        let entries = bodies.into_iter().map(|body| Delivery { id: body.id(), body: Some(body), idle: 0, earlier: 0 });
+        reader::batch(&entries.collect::<Vec<_>>(), false)
+    }
+
+    async fn length(&self, stream: &str) -> Result<usize> {
+        self.run(|keyspace| keyspace.xlen(stream))
+    }
+
+    async fn replay(&self, letters: &str, replays: Vec<Replay>) -> Result<Vec<Result<Option<EntryId>>>> {
+        self.run(|keyspace| Ok(replays.iter().map(|replay| keyspace.replay(letters, replay)).collect()))
     }
 
     async fn close(&self) {

@@ -3,6 +3,7 @@
 mod bound;
 mod consumers;
 mod inspect;
+mod letters;
 mod link;
 mod mark;
 mod probe;

@@ -36,6 +36,11 @@ script!(
     BURY, "lua/bury.lua"
 );
 script!(
+    /// KEYS stream of letters, stream; ARGV id of a letter, then the fields it goes back with. Returns its new id; nil
+    /// where it is gone.
+    REPLAY, "lua/replay.lua"
+);
+script!(
     /// KEYS stream; ARGV group, consumer, ids. Returns the ids that are another consumer's.
     RENEW, "lua/renew.lua"
 );
@@ -111,8 +116,8 @@ script!(
 /// Make the server know them all.
 pub(super) async fn load(connection: &mut MultiplexedConnection) -> Result<()> {
     for script in [
-        &ACK, &RETRY, &REPLY, &BURY, &RENEW, &RELEASE, &SCAN, &TAKE, &PARK, &DUE, &EARLY, &CONSUMERS, &FORGET, &TRIM,
-        &MARK, &UNMARK, &MESSAGE,
+        &ACK, &RETRY, &REPLY, &BURY, &REPLAY, &RENEW, &RELEASE, &SCAN, &TAKE, &PARK, &DUE, &EARLY, &CONSUMERS, &FORGET,
+        &TRIM, &MARK, &UNMARK, &MESSAGE,
     ] {
         let loaded: ::redis::RedisResult<String> = script.prepare_invoke().load_async(connection).await;
         loaded.map_err(|error| match Error::from(error) {

@@ -11,15 +11,14 @@ use parking_lot::RwLock;
 use super::link::Link;
 use super::socket::SocketReader;
 use super::value::{self, integer, items};
-use super::{Address, bound, probe, scripts};
-use crate::batch::Origin;
+use super::{Address, bound, letters, probe, scripts};
+use crate::batch::{Origin, RawBatch};
 use crate::entry::{EntryId, Slot};
 use crate::error::{Error, Result};
-use crate::letter::Letter;
 use crate::mark::{MarkKey, MarkState, MarkStep};
 use crate::store::{
     Abilities, Action, Append, Bound, ConsumerRow, Due, EntryReader, GroupRow, Look, MAX_COPY, Order, Page, Parked,
-    Pending, PendingRow, Scanned, StartMark, StreamStore, Trimmed, Verdict, copyable,
+    Pending, PendingRow, Replay, Scanned, StartMark, StreamStore, Trimmed, Verdict, copyable,
 };
 
 /// Ids per plain `XACK`.
@@ -174,19 +173,6 @@ fn with_entry(command: &mut Cmd, entry: &Append) {
     }
 }
 
-fn bury_command(order: &Order, letter: &Letter) -> Result<Cmd> {
-    let owner = &order.owner;
-    let fields = copyable(letter.fields(&order.token, owner, order.count))?;
-    let mut command = scripts::call(&scripts::BURY, &[&owner.stream, letter.to()]);
-    command.arg(&owner.group).arg(&owner.consumer);
-    with_id(&mut command, order.token.id());
-    command.arg(order.count).arg(u8::from(order.token.copy_of().is_some()));
-    for (name, value) in &fields {
-        command.arg(name).arg(value);
-    }
-    Ok(command)
-}
-
 pub(super) fn verdict(reply: &Value) -> Verdict {
     match integer(reply) {
         Some(1) => Verdict::Done,
@@ -303,7 +289,7 @@ impl StreamStore for RedisStore {
                 Action::Ack | Action::Park { .. } => continue,
                 Action::Reply(reply) => reply_command(order, reply),
                 Action::Copy | Action::Delay(_) => retry_command(order, delay_key),
-                Action::Bury(letter) => bury_command(order, letter),
+                Action::Bury(letter) => letters::bury(order, letter),
             };
             match command {
                 Ok(command) => {
@@ -461,6 +447,18 @@ impl StreamStore for RedisStore {
         let replies = self.publish.pipeline(&pipeline).await?;
         let id = |reply: Value| value::id(&reply).ok_or_else(|| Error::Protocol("XADD answered no id".into()));
         Ok(replies.into_iter().map(|reply| reply.and_then(id)).collect())
+    }
+
+    async fn range(&self, stream: &str, cursor: EntryId, count: usize) -> Result<RawBatch> {
+        self.entries_after(stream, cursor, count).await
+    }
+
+    async fn length(&self, stream: &str) -> Result<usize> {
+        self.length_of(stream).await
+    }
+
+    async fn replay(&self, letters: &str, replays: Vec<Replay>) -> Result<Vec<Result<Option<EntryId>>>> {
+        self.put_back(letters, &replays).await
     }
 
     async fn close(&self) {

@@ -61,11 +61,30 @@ pub(super) fn entries(value: &Value, hash_keys: bool) -> RawBatch {
         };
         let mut slot = Slot::new(entry_id);
         slot.set_history(integer(idle).unwrap_or(0), integer(earlier).unwrap_or(0));
-        let pairs: Vec<_> = items(fields).chunks_exact(2).map(|pair| (bytes(&pair[0]), bytes(&pair[1]))).collect();
-        raw.push(&mut buffer, slot, &pairs, hash_keys);
+        raw.push(&mut buffer, slot, &pairs(fields), hash_keys);
     }
     raw.bytes = buffer.into();
     raw
+}
+
+/// Entries of two elements, as `XRANGE` gives them.
+pub(super) fn plain_entries(value: &Value) -> RawBatch {
+    let mut raw = RawBatch::default();
+    let mut buffer = Vec::new();
+    for entry in items(value) {
+        let [entry_id, fields] = items(entry) else {
+            continue;
+        };
+        if let Some(entry_id) = id(entry_id) {
+            raw.push(&mut buffer, Slot::new(entry_id), &pairs(fields), false);
+        }
+    }
+    raw.bytes = buffer.into();
+    raw
+}
+
+fn pairs(fields: &Value) -> Vec<(&[u8], &[u8])> {
+    items(fields).chunks_exact(2).map(|pair| (bytes(&pair[0]), bytes(&pair[1]))).collect()
 }
 
 #[cfg(test)]
@@ -139,6 +158,15 @@ mod tests {
         let partitions: Vec<_> = raw.slots.iter().map(|slot| slot.partition).collect();
         assert_eq!(partitions, [partition(b"acct-1"), KEYLESS, partition(b"acct-2")]);
         assert!(raw.slots.iter().all(|slot| slot.field_count == 0 || slot.payload.of(&raw.bytes) == b"body"));
+    }
+
+    #[test]
+    fn plain_entries_have_no_history() {
+        let fields = Value::Array(["_payload", "body"].into_iter().map(bulk).collect());
+        let row = |entry_id: &str| Value::Array(vec![bulk(entry_id), fields.clone()]);
+        let raw = plain_entries(&Value::Array(vec![row("1-0"), Value::Nil, row("x"), row("2-1")]));
+        let seen: Vec<_> = raw.slots.iter().map(|slot| (slot.id, slot.earlier, slot.payload.of(&raw.bytes))).collect();
+        assert_eq!(seen, [(EntryId::new(1, 0), 0, &b"body"[..]), (EntryId::new(2, 1), 0, b"body")]);
     }
 
     #[test]
