@@ -8,7 +8,7 @@ import pytest
 import ruststream
 from eventually import eventually_async
 from ruststream import RustStream, leave
-from ruststream.redis import RedisStream, StreamStart
+from ruststream.redis import RedisBroker, RedisStream, StreamStart, Trim
 
 FORGET_AFTER = 2.0
 DEAD = "ruststream-host-1-0badc0de"
@@ -127,3 +127,31 @@ async def test_a_consumer_that_reads_just_as_it_is_deleted_loses_nothing(any_ser
         await eventually_async(lambda: len(handled) == 401)
     assert deleted > 0
     assert sorted(handled) == list(range(401))
+
+
+async def test_a_user_without_the_rights_is_told_once(any_server, make_server, make_witness, soon, caplog):
+    """Neither trimming nor deleting a consumer is allowed: one line each, and entries are handled all the same."""
+    server = make_server(any_server.name)
+    witness = make_witness(server)
+    witness.execute_command("ACL", "SETUSER", "limited", "on", ">pw", "~*", "+@all", "-xtrim", "-xgroup|delconsumer")
+    witness.xgroup_create("s", "g", id="0", mkstream=True)
+    witness.xgroup_createconsumer("s", "g", DEAD)
+    handled = []
+
+    async def handle(body: bytes):
+        handled.append(body)
+
+    broker = RedisBroker(server.url, username="limited", password="pw")
+    async with app_of(broker, source(trim=Trim.max_length(1)), handle):
+        for number in range(20):
+            witness.xadd("s", {"_payload": str(number)})
+        await eventually_async(lambda: len(handled) == 20)
+        for part in ("looking after the group's consumers failed", "trimming the stream failed"):
+            await eventually_async(lambda part=part: part in caplog.text, timeout=30)
+        handled.clear()
+        witness.xadd("s", {"_payload": "after"})
+        await eventually_async(lambda: handled == [b"after"])
+    lines = [record.getMessage() for record in caplog.records if "failed" in record.getMessage()]
+    assert len(lines) == 2, lines
+    assert witness.xlen("s") == 21
+    assert DEAD in {row["name"].decode() for row in witness.xinfo_consumers("s", "g")}

@@ -20,6 +20,8 @@ use crate::store::{Action, Append, MAX_COPY, Order, Page, Pending, Verdict, copy
 
 /// Entries a scan looks at for each one it may take, as `XAUTOCLAIM` does.
 const LOOK: usize = 10;
+/// Entries without a body that a scan takes off the list for each one it may take, where no letters are written.
+const BODILESS: usize = 3;
 
 /// An entry that a scan took over.
 #[derive(Debug)]
@@ -210,9 +212,10 @@ impl Keyspace {
         let seen = self.xpending_range(&origin.stream, &origin.group, 0, Range::after(cursor)?, look, None)?;
         let mut step = Step { cursor: Some(cursor), ..Step::default() };
         let mut full = false;
+        let most = if dead_letter.is_some() { count } else { count.saturating_mul(BODILESS) };
         for entry in &seen {
             if entry.idle >= min_idle || entry.idle < 0 {
-                full = step.taken.len() == count || dead_letter.is_some() && step.bodiless() == count;
+                full = step.taken.len() == count || step.bodiless() == most;
                 if full {
                     break;
                 }

@@ -198,12 +198,15 @@ impl Turn {
             () = subscription.stop.cancelled() => return Ok(None),
             () = subscription.credits.wait(settings.count.div_ceil(2)) => {}
         }
-        let mut block = Some(settings.block);
+        let (mut block, mut claims) = (Some(settings.block), plan.claim && !self.only_new);
         if plan.scan {
             let min_idle = settings.min_idle.unwrap_or_default();
             match scan::step(source, subscription, min_idle).await? {
                 Step::Again if !plan.new => return Ok(None),
-                Step::Again => block = None,
+                Step::Again => {
+                    // The scan takes over what is idle; CLAIM would pass over all that has no body once more.
+                    (block, claims) = (None, false);
+                }
                 Step::Rest(rest) if !plan.new => {
                     tokio::select! {
                         biased;
@@ -215,7 +218,7 @@ impl Turn {
                 Step::Rest(rest) => block = Some(settings.block.min(rest.max(Duration::from_millis(1)))),
             }
         }
-        let claim = settings.min_idle.filter(|_| plan.claim && !self.only_new);
+        let claim = settings.min_idle.filter(|_| claims);
         if self.only_new {
             block = None;
         }
