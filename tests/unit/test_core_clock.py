@@ -29,5 +29,5 @@ def test_nothing_is_chosen_by_chance(path: Path):
     text = code(path)
     unseeded = re.findall(r"fastrand::\w+\(|RandomState|rand::random", text)
     assert not unseeded, "take a generator that can be seeded"
-    selects = re.findall(r"select! \{\s*(\w+)", text)
-    assert set(selects) <= {"biased"}, "begin each select! with `biased;`: the other kind throws dice"
+    selects = re.findall(r"select! \{\s*(\S+)", text)
+    assert set(selects) <= {"biased;"}, "begin each select! with `biased;`: the other kind throws dice"

@@ -38,8 +38,8 @@ class Pace(Protocol):
     async def start_handlers(self) -> None:
         """Return once what has come is in its handlers' hands, however long they take."""
 
-    async def advance(self, seconds: float, held: set[Running]) -> None:
-        """Let the time pass, and what falls due in it happen.
+    async def advance(self, seconds: float, held: set[Running] | None) -> None:
+        """Let the time pass, and what falls due in it happen. None: no handler is waited for.
 
         Raises:
             NotQuiescentError: there is no end to it.
@@ -132,9 +132,10 @@ class ModelPace:
         while self._turned():  # noqa: ASYNC110 - it is the loop's turns that are waited for
             await asyncio.sleep(0)
 
-    async def advance(self, seconds: float, held: set[Running]) -> None:
+    async def advance(self, seconds: float, held: set[Running] | None) -> None:
         """Go from one time at which something falls due to the next, and to rest at each."""
-        await self.rest(held)
+        self._budget.renew()
+        await self._rest(held)
         left = round(seconds * 1e9)
         while left > 0:
             moved = self._bell.engine.step(left)
@@ -143,7 +144,7 @@ class ModelPace:
                 self._budget.renew()
             await self._rest(held)
 
-    async def _rest(self, held: set[Running]) -> None:
+    async def _rest(self, held: set[Running] | None) -> None:
         loop, quiet, waited = asyncio.get_running_loop(), 0, 0
         # A second look: a task that a handler left behind may have begun something in its turn.
         while quiet < 2:
@@ -151,7 +152,7 @@ class ModelPace:
                 quiet = 0
                 await asyncio.sleep(0)
                 continue
-            running = self._stage.suspended() - held
+            running = set() if held is None else self._stage.suspended() - held
             if not running:
                 quiet = 0 if self._stage.hurry() else quiet + 1
                 await asyncio.sleep(0)
@@ -204,7 +205,7 @@ class LivePace:
             quiet = 0 if moves else quiet + 1
             await asyncio.sleep(_LIVE_LOOK)
 
-    async def advance(self, seconds: float, held: set[Running]) -> None:
+    async def advance(self, seconds: float, held: set[Running] | None) -> None:
         """Wait for real."""
         if seconds > MOST_LIVE:
             raise ConfigError(
@@ -212,7 +213,7 @@ class LivePace:
                 "use a smaller min_idle, or the model"
             )
         await asyncio.sleep(seconds)
-        await self.rest(held)
+        await (self.start_handlers() if held is None else self.rest(held))
 
     def _owed(self, held: set[Running]) -> Iterator[str]:
         """Say what is left to do."""

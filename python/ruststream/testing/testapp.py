@@ -177,13 +177,14 @@ class TestApp:
                 await pace.rest(set())
             return entry_id
 
-    async def advance(self, passing: Duration) -> None:
+    async def advance(self, passing: Duration, *, wait: bool = True) -> None:
         """Let time pass: what falls due in it happens at its time, one thing after another, each to its end.
 
         Handlers that ran before the call are not waited for, and their entries are renewed.
 
         Args:
             passing: seconds, or a `timedelta`. On a real server at most ten seconds, which are waited for.
+            wait: False waits for no handler, also for none that begins meanwhile.
 
         Raises:
             ConfigError: negative, not a number, or more than ten years.
@@ -191,7 +192,7 @@ class TestApp:
         """
         pace = self._open()
         with alone(self._busy, "advance"):
-            await pace.advance(_seconds(passing), self._stage.suspended())
+            await pace.advance(_seconds(passing), self._stage.suspended() if wait else None)
 
     async def settle(self) -> None:
         """Return once nothing is left to do now: all handlers have ended and their outcomes are carried out.

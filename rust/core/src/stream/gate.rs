@@ -347,6 +347,7 @@ async fn pass(source: &StreamSource, subscription: &Arc<Subscription>, gate: &Ga
             }
         };
         tokio::select! {
+            biased;
             () = subscription.closed.cancelled() => return,
             () = gate.wake.notified() => {}
             () = rest => {}
@@ -425,6 +426,7 @@ async fn begin(
             subscription.log(Level::Warning, &text);
         }
         tokio::select! {
+            biased;
             () = subscription.closed.cancelled() => return Vec::new(),
             () = subscription.clock.sleep(backoff.wait()) => {}
         }

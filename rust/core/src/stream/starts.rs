@@ -102,8 +102,9 @@ pub(super) async fn prune(source: &StreamSource, subscription: &Arc<Subscription
     let (mut cursor, mut pause) = (0, FIRST);
     loop {
         tokio::select! {
+            biased;
             () = subscription.closed.cancelled() => return,
-            () = subscription.clock.sleep(pause) => {}
+            () = subscription.clock.doze(pause) => {}
         }
         match source.store.marked_starts(&gate.cap.key, cursor, STEP).await {
             Ok((ids, next)) => {
