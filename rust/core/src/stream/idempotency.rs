@@ -37,6 +37,7 @@ pub(super) async fn run(source: &StreamSource, subscription: &Arc<Subscription>)
         };
         let pause = pause.min(due.saturating_sub(now())).max(Duration::from_millis(1));
         tokio::select! {
+            biased;
             () = subscription.closed.cancelled() => return,
             () = subscription.clock.sleep(pause) => {}
             () = marks.wake.notified(), if works => {}

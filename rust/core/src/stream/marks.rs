@@ -320,6 +320,7 @@ impl Marks {
     pub(super) async fn let_through(&self, subscription: &Subscription) {
         while self.waiting() > 0 {
             tokio::select! {
+                biased;
                 () = subscription.closed.cancelled() => return,
                 () = subscription.clock.sleep(AGAIN) => {}
             }
