@@ -363,3 +363,95 @@ async def test_order_within_a_key_is_kept(any_server, stream):
     for key in range(3):
         wanted = ids[key::3]
         assert [entry for entry in order if entry in wanted] == wanted
+
+
+@pytest.mark.parametrize("fails", ["retries", "raises"])
+async def test_what_has_used_up_its_attempts_is_dead_lettered(place, fails):
+    """B012, research 11 no. 32: three calls, one dead letter of the reason max-attempts, with the last error."""
+    calls, letters = [], []
+
+    async def handle(body: bytes, ctx: Context):
+        calls.append(ctx.delivery_count)
+        if fails == "raises":
+            raise ValueError(f"no. {len(calls)}")
+        return retry()
+
+    app = place.app(handle, dead_letter="dlq", on_exhausted=None)
+
+    @broker_of(app).subscriber(RedisStream.new("dlq", group="g", start_id="0"))
+    async def letter(body: bytes, ctx: Context):
+        letters.append((body, dict(ctx.headers)))
+
+    async with app:
+        entry = await broker_of(app).publish(b"x", "s", headers={"trace": "t"})
+        await eventually_async(lambda: len(letters) == 1)
+        await place.nothing_left(app)
+
+    assert calls == [1, 2, 3]
+    [(body, headers)] = letters
+    assert (body, headers["trace"], headers["x-dead-letter-reason"]) == (b"x", "t", "max-attempts")
+    assert headers["x-dead-letter-deliveries"] == "3"
+    assert headers.get("x-dead-letter-error") == ("ValueError: no. 3" if fails == "raises" else None)
+    assert "x-ruststream-attempts" not in headers
+    if place.modes[0] != "new":
+        assert headers["x-dead-letter-entry-id"] == str(entry)
+
+
+async def test_an_exhausted_entry_waits_for_a_dead_letter_stream_that_refuses(any_server, stream):
+    """It stays pending and is not run again; once the stream takes it, it goes there."""
+    place = Place(any_server.url, ("recovering",), stream)
+    stream.client.set("dlq", "text")
+    calls = []
+
+    async def handle(body: bytes):
+        calls.append(body)
+        return leave()
+
+    app = place.app(handle, dead_letter="dlq", on_exhausted=None)
+    async with app:
+        stream.add("x")
+        await eventually_async(lambda: counts(app, "refused") >= 2, timeout=10)
+        assert len(stream.pending_ids()) == 1
+        stream.client.delete("dlq")
+        await eventually_async(lambda: stream.client.exists("dlq"), timeout=10)
+        await place.nothing_left(app)
+    assert len(calls) == 3
+    assert stream.client.xlen("dlq") == 1
+
+
+@pytest.mark.parametrize(("mark", "left"), [("1", 2), ("2", 1), ("1b?", 2), ("2a?", 1), ("2b", 1), ("3b", 1), ("3", 0)])
+async def test_a_crash_anywhere_leaves_the_attempts_that_are_left(any_server, stream, mark, left):
+    """Between mark and start, outcome and mark, mark and outcome: what is known then, and how many calls follow."""
+    place = Place(any_server.url, ("recovering",), stream)
+    stream.create_group()
+    entry = stream.add("x")
+    stream.deliver()
+    stream.client.hset(MARKS, entry, mark)
+    calls = []
+
+    async def handle(body: bytes):
+        calls.append(body)
+        return leave()
+
+    app = place.app(handle)
+    async with app:
+        await eventually_async(lambda: counts(app, "dropped") == 1)
+        await place.nothing_left(app)
+    assert len(calls) == left
+
+
+async def test_a_retry_with_a_delay_counts_as_well(any_server, stream):
+    """Parked under its own id and handed over when due: three calls, and no more."""
+    place = Place(any_server.url, ("recovering",), stream)
+    calls = []
+
+    async def handle(body: bytes):
+        calls.append(body)
+        return retry(after=0.05)
+
+    app = place.app(handle, min_idle=30)
+    async with app:
+        stream.add("x")
+        await eventually_async(lambda: counts(app, "dropped") == 1, timeout=10)
+        await place.nothing_left(app)
+    assert len(calls) == 3

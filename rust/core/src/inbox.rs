@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use parking_lot::Mutex;
 
 use crate::batch::{Batch, Token};
+use crate::entry::Slot;
 
 /// What is handed over at once.
 #[derive(Debug)]
@@ -23,6 +24,14 @@ pub enum Arrival {
 }
 
 impl Arrival {
+    /// Whether this is so of any of its entries.
+    pub fn any(&self, so: impl Fn(&Slot) -> bool) -> bool {
+        match self {
+            Self::Batch(batch) => batch.slots().iter().any(so),
+            Self::Tokens { tokens, .. } => tokens.iter().any(|token| so(token.slot())),
+        }
+    }
+
     /// Its entries.
     pub fn tokens(&self) -> Vec<Token> {
         match self {

@@ -157,6 +157,15 @@ pub enum Verdict {
     Refused(Error),
 }
 
+/// What is kept beside a stream for one of its groups, as far as settling touches it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SideKeys<'a> {
+    /// The sorted set of delayed entries.
+    pub delay_key: &'a str,
+    /// The hash of the marks of starts, and the entries whose marks go once they are pending no more.
+    pub marks: Option<(&'a str, &'a [EntryId])>,
+}
+
 /// What is to be kept of an entry's starts, if it is still its holder's.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StartMark {
@@ -347,7 +356,7 @@ pub trait StreamStore: Send + Sync + std::fmt::Debug + 'static {
         origin: &Arc<Origin>,
         acks: &[EntryId],
         orders: &[Order],
-        delay_key: &str,
+        side: SideKeys<'_>,
     ) -> Result<Vec<Verdict>>;
     /// Make entries young again without counting a delivery. Returns those that are another consumer's by now.
     async fn renew(&self, origin: &Arc<Origin>, ids: &[EntryId]) -> Result<Vec<EntryId>>;

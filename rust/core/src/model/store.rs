@@ -21,7 +21,7 @@ use crate::error::{Error, Result};
 use crate::mark::{MarkKey, MarkState, MarkStep};
 use crate::store::{
     Abilities, Action, Append, Bound, ConsumerRow, Due, EntryReader, GroupRow, Look, Order, Page, Parked, Pending,
-    PendingRow, Replay, Scanned, StartMark, StreamStore, Trimmed, Verdict,
+    PendingRow, Replay, Scanned, SideKeys, StartMark, StreamStore, Trimmed, Verdict,
 };
 
 /// Orders that are checked before the first of them is carried out.
@@ -179,8 +179,9 @@ impl StreamStore for ModelStore {
         origin: &Arc<Origin>,
         acks: &[EntryId],
         orders: &[Order],
-        delay_key: &str,
+        side: SideKeys<'_>,
     ) -> Result<Vec<Verdict>> {
+        let SideKeys { delay_key, marks } = side;
         self.faults.check(Operation::Settle)?;
         let deletes = self.deleting.read().contains(&origin.stream);
         self.run(|keyspace| {
@@ -209,6 +210,10 @@ impl StreamStore for ModelStore {
                     Action::Copy | Action::Delay(_) => keyspace.retry(order, delay_key),
                     Action::Bury(letter) => keyspace.bury(order, letter).unwrap_or_else(refused),
                 };
+            }
+            if let Some((key, ids)) = marks {
+                // One that stays is found later, as on a server.
+                let _ = keyspace.unmark_starts(origin, key, ids);
             }
             if deletes {
                 let ids: Vec<_> = orders.iter().map(|order| order.token.id()).collect();

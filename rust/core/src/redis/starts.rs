@@ -1,6 +1,6 @@
 //! The marks of starts: a hash with a field per entry that is not settled.
 
-use ::redis::{Value, cmd};
+use ::redis::{Cmd, Value, cmd};
 
 use super::scripts;
 use super::store::{RedisStore, verdict, with_id};
@@ -9,6 +9,16 @@ use crate::batch::Origin;
 use crate::entry::EntryId;
 use crate::error::{Error, Result};
 use crate::store::{StartMark, Verdict};
+
+/// Takes away the marks of those that are not pending, which it looks at by itself.
+pub(super) fn unmark_command(origin: &Origin, key: &str, ids: &[EntryId]) -> Cmd {
+    let mut command = scripts::call(&scripts::UNMARK, &[&origin.stream, key]);
+    command.arg(&origin.group);
+    for id in ids {
+        with_id(&mut command, *id);
+    }
+    command
+}
 
 impl RedisStore {
     pub(super) async fn get_marks(&self, key: &str, ids: &[EntryId]) -> Result<Vec<Option<String>>> {
@@ -38,12 +48,7 @@ impl RedisStore {
     }
 
     pub(super) async fn remove_marks(&self, origin: &Origin, key: &str, ids: &[EntryId]) -> Result<usize> {
-        let mut command = scripts::call(&scripts::UNMARK, &[&origin.stream, key]);
-        command.arg(&origin.group);
-        for id in ids {
-            with_id(&mut command, *id);
-        }
-        let reply = self.work.query(&command).await?;
+        let reply = self.work.query(&unmark_command(origin, key, ids)).await?;
         Ok(value::integer(&reply).and_then(|removed| usize::try_from(removed).ok()).unwrap_or(0))
     }
 

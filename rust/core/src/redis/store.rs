@@ -11,14 +11,14 @@ use parking_lot::RwLock;
 use super::link::Link;
 use super::socket::SocketReader;
 use super::value::{self, integer, items};
-use super::{Address, bound, letters, probe, scripts};
+use super::{Address, bound, letters, probe, scripts, starts};
 use crate::batch::{Origin, RawBatch};
 use crate::entry::{EntryId, Slot};
 use crate::error::{Error, Result};
 use crate::mark::{MarkKey, MarkState, MarkStep};
 use crate::store::{
     Abilities, Action, Append, Bound, ConsumerRow, Due, EntryReader, GroupRow, Look, MAX_COPY, Order, Page, Parked,
-    Pending, PendingRow, Replay, Scanned, StartMark, StreamStore, Trimmed, Verdict, copyable,
+    Pending, PendingRow, Replay, Scanned, SideKeys, StartMark, StreamStore, Trimmed, Verdict, copyable,
 };
 
 /// Ids per plain `XACK`.
@@ -268,8 +268,9 @@ impl StreamStore for RedisStore {
         origin: &Arc<Origin>,
         acks: &[EntryId],
         orders: &[Order],
-        delay_key: &str,
+        side: SideKeys<'_>,
     ) -> Result<Vec<Verdict>> {
+        let SideKeys { delay_key, marks } = side;
         let mut pipeline = Pipeline::new();
         let deletes = self.deleting.read().contains(&origin.stream);
         if deletes {
@@ -301,6 +302,12 @@ impl StreamStore for RedisStore {
         }
         if pipeline.is_empty() {
             return Ok(verdicts);
+        }
+        if let Some((key, ids)) = marks {
+            // After what settles them. A mark that stays is found later, and its reply says nothing of interest.
+            for ids in ids.chunks(ACKS / 2) {
+                pipeline.add_command(starts::unmark_command(origin, key, ids));
+            }
         }
         if deletes {
             // What is lost between a script and this is swept up by the trimmer; the replies say nothing of interest.

@@ -44,7 +44,7 @@ pub(super) async fn take_in(source: &StreamSource, subscription: &Subscription, 
 /// Hand what is held to the lanes, or to the gate before them.
 pub(super) fn hand_on(source: &StreamSource, subscription: &Subscription, arrival: Arrival) {
     match &source.gate {
-        Some(gate) if arrival.tokens().iter().any(|token| gate.concerns(token.slot())) => {
+        Some(gate) if arrival.any(|slot| gate.concerns(slot)) => {
             gate.pass(subscription, arrival.tokens());
         }
         _ => subscription.hand_over(arrival),
@@ -155,7 +155,7 @@ async fn remove(
     if unwanted.is_empty() && orders.is_empty() {
         return Ok(());
     }
-    let verdicts = source.store.settle(origin, &unwanted, &orders, &source.settings.delay_key).await?;
+    let verdicts = source.store.settle(origin, &unwanted, &orders, source.side_keys(&[])).await?;
     let mut refused: Option<(usize, Error)> = None;
     for verdict in verdicts {
         if let Verdict::Refused(error) = verdict {

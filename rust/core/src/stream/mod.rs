@@ -40,7 +40,7 @@ use crate::error::{Error, Result};
 use crate::event::Level;
 use crate::settle::Work;
 use crate::source::Source;
-use crate::store::{Bound, StreamStore};
+use crate::store::{Bound, SideKeys, StreamStore};
 use crate::subscription::Subscription;
 
 /// What a subscription reads, once the server has been asked what it can do.
@@ -107,6 +107,12 @@ impl StreamSource {
     /// How long an entry may lie before a recoverer takes it: what renewal and late acks go by.
     fn min_idle(&self) -> Option<Duration> {
         self.settings.min_idle.or_else(|| self.group.min_idle())
+    }
+
+    /// What is kept beside the stream; the marks of these entries go when they are settled.
+    fn side_keys<'a>(&'a self, settled: &'a [EntryId]) -> SideKeys<'a> {
+        let marks = self.gate.as_ref().filter(|_| !settled.is_empty()).map(|gate| (gate.cap.key.as_str(), settled));
+        SideKeys { delay_key: &self.settings.delay_key, marks }
     }
 
     /// Whether nothing more is to be taken in: a loop of this group's subscriptions does not turn.

@@ -57,7 +57,10 @@ pub(super) async fn carry_out(source: &StreamSource, subscription: &Subscription
     let parks = orders.iter().any(|order| matches!(order.action, Action::Park { .. }));
     let parking = if parks { Some(source.group.parking.lock().await) } else { None };
     subscription.stats.settles.add(plain.len().div_ceil(1000) + orders.len());
-    let verdicts = source.store.settle(&subscription.origin, &plain, &orders, &source.settings.delay_key).await?;
+    let settled = orders.iter().filter(|order| !matches!(order.action, Action::Park { .. })).map(|order| &order.token);
+    let marked = source.gate.as_ref().map(|gate| gate.marked(work.acks.iter().chain(settled))).unwrap_or_default();
+    let side = source.side_keys(&marked);
+    let verdicts = source.store.settle(&subscription.origin, &plain, &orders, side).await?;
     if let Some(marks) = &source.marks
         && orders.iter().any(|order| matches!(order.action, Action::Reply(_)))
     {
@@ -67,10 +70,9 @@ pub(super) async fn carry_out(source: &StreamSource, subscription: &Subscription
     count(source, subscription, &work, &verdicts);
     let refused = note_failed(source, subscription, &orders, &verdicts);
     subscription.unwatch(&refused);
-    let starts = source.gate.as_ref().map(|gate| {
-        let settled = work.acks.iter().chain(orders.iter().map(|order| &order.token));
+    let failed = source.gate.as_ref().map(|gate| {
         let refused = orders.iter().zip(&verdicts).filter(|(_, verdict)| matches!(verdict, Verdict::Refused(_)));
-        (gate, gate.marked(settled), gate.ended(refused.map(|(order, _)| &order.token)))
+        (gate, gate.ended(refused.map(|(order, _)| &order.token)))
     });
     source.group.acked(&work.acks);
     subscription.complete(&work.acks);
@@ -97,10 +99,9 @@ pub(super) async fn carry_out(source: &StreamSource, subscription: &Subscription
     for token in orders.iter().map(|order| &order.token).chain(&left) {
         source.group.forget_adopted(token.id());
     }
-    if let Some((gate, settled, refused)) = starts {
-        starts::remove(source, subscription, gate, &settled).await;
+    if let Some((gate, ended)) = failed {
         // Their handlers ended all the same. Where this is lost, they count as ones that did not.
-        let _ = starts::note_ends(source, subscription, gate, &refused).await;
+        let _ = starts::note_ends(source, subscription, gate, &ended).await;
     }
     Ok(())
 }

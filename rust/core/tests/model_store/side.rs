@@ -8,7 +8,7 @@ use ruststream_core::batch::{Batch, Origin, RawBatch, Token};
 use ruststream_core::entry::EntryId;
 use ruststream_core::error::{Error, Result};
 use ruststream_core::model::LAST;
-use ruststream_core::store::{EntryReader, Order, Page, Parked, Pending, StartMark, StreamStore, Verdict};
+use ruststream_core::store::{EntryReader, Order, Page, Parked, Pending, SideKeys, StartMark, StreamStore, Verdict};
 
 use crate::operation::{Step, Wanted};
 
@@ -172,7 +172,9 @@ impl Side {
             Step::Settle { reader, acks, orders } => {
                 let acks = self.ids(acks);
                 let orders: Vec<_> = orders.iter().filter_map(|order| self.order(order)).collect();
-                let result = store.settle(&origin(*reader), &acks, &orders, DELAYED).await;
+                let marks = Some((MARKS, acks.as_slice())).filter(|(_, ids)| !ids.is_empty());
+                let result =
+                    store.settle(&origin(*reader), &acks, &orders, SideKeys { delay_key: DELAYED, marks }).await;
                 shown.push(self.shown(result, |_, verdicts| {
                     let texts = verdicts.iter().map(|verdict| match verdict {
                         Verdict::Refused(error) => refusal(error),
