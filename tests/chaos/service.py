@@ -21,8 +21,8 @@ from typing import Any
 import msgspec
 
 from chaos.misdeeds import end_the_process, misbehave, tell
-from ruststream import Context, RustStream, dead_letter, drop
-from ruststream.redis import RedisBroker, RedisStream, Trim
+from ruststream import Context, Idempotent, MarkState, RustStream, dead_letter, drop
+from ruststream.redis import RedisBroker, RedisIdempotencyStore, RedisStream, Trim
 
 STREAM, GROUP = "payments", "ledger"
 
@@ -51,6 +51,10 @@ class Config(msgspec.Struct, kw_only=True, omit_defaults=True):
     subscriber: dict[str, Any] = {}
     """Of the subscriber: `workers`, `by_key`, `max_in_flight`, `renew_stalled`, `max_attempts`; with that, what has
     used them up is dropped."""
+    idempotent: float = 0.0
+    """Seconds that messages are known to be handled; 0: they are not marked."""
+    marked_dies: int = 0
+    """The store of the marks is one of the user's, and kills the process when so many marks are done."""
     drain_timeout: float = 30.0
     takes: float = 0.0
     """Seconds between `started` and the effect."""
@@ -152,6 +156,28 @@ class Handlers:
         self._write(payment, ctx)
 
 
+class DyingStore:
+    """Keeps marks on the server, and kills the process once one too many is done."""
+
+    def __init__(self, broker: RedisBroker, after: int) -> None:
+        self._marks, self._left = RedisIdempotencyStore(broker), after
+
+    async def begin(self, key: str, owner: str, lease: float) -> MarkState:
+        return await self._marks.begin(key, owner, lease)
+
+    async def finish(self, key: str, owner: str, ttl: float) -> None:
+        await self._marks.finish(key, owner, ttl)
+        self._left -= 1
+        if self._left == 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    async def release(self, key: str, owner: str) -> None:
+        await self._marks.release(key, owner)
+
+    async def renew(self, keys: list[str], owner: str, lease: float) -> None:
+        await self._marks.renew(keys, owner, lease)
+
+
 def make_app(config: Config) -> RustStream:
     """Return the app, nothing of it started."""
     broker = RedisBroker(config.url)
@@ -167,6 +193,9 @@ def make_app(config: Config) -> RustStream:
         source = getattr(RedisStream, mode)(config.stream, group=GROUP, start_id="0", **given)
         handler = handlers.post_in_thread if config.threaded else handlers.post
         options = config.subscriber | ({"on_exhausted": drop()} if "max_attempts" in config.subscriber else {})
+        if config.idempotent:
+            store = DyingStore(broker, config.marked_dies) if config.marked_dies else None
+            options["idempotency"] = Idempotent(ttl=config.idempotent, store=store)
         broker.add_subscriber(source, handler, name=f"post_{mode}", **options)
 
     @app.on_startup

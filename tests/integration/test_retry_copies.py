@@ -31,7 +31,7 @@ def retries(broker, times: int, source: RedisStream | None = None, **options):
 
 
 async def test_the_copy_is_the_entry_and_says_for_whom_and_how_often(any_server, broker, stream):
-    """Body, headers and foreign fields byte for byte, in order; the retry count and its group beside them."""
+    """Body, headers and foreign fields byte for byte, in order; beside them of what it is a copy, count and group."""
     fields = {b"_payload": b"\xff\x00", b"h:trace": b"\x80", b"h:redis-partition-key": b"k", b"\xfe": b"foreign"}
     original = stream.add_fields(fields)
     seen = retries(broker, 1)
@@ -43,7 +43,9 @@ async def test_the_copy_is_the_entry_and_says_for_whom_and_how_often(any_server,
     [first, (copy, copied)] = stream.entries()
     assert first == (original, fields)
     assert copy != original
-    assert copied == fields | {b"h:x-ruststream-retry-count": b"1", b"h:x-ruststream-retry-group": b"g"}
+    added = {b"x-original-entry-id": original.encode(), b"x-ruststream-retry-count": b"1"}
+    added[b"x-ruststream-retry-group"] = b"g"
+    assert copied == fields | {b"h:" + name: value for name, value in added.items()}
     assert list(copied)[: len(fields)] == list(fields)
     assert [count for _, count, _ in seen] == [1, 2]
 
