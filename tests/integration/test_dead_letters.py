@@ -248,7 +248,7 @@ async def test_a_retried_copy_is_buried_deleted_and_counted_on(any_server, broke
 
     assert [entry_id for entry_id, _ in stream.entries()] == [original]
     [(_, letter)] = letters.entries()
-    assert rest(letter) == {b"_payload": b"x", b"h:trace": b"t"}
+    assert rest(letter) == {b"_payload": b"x", b"h:trace": b"t", b"h:x-original-entry-id": original.encode()}
     assert marks(letter)["deliveries"] == "2"
     assert stream.pending_ids() == []
 

@@ -151,7 +151,9 @@ impl Pair {
 fn letter_field(side: &mut Side, pair: &[Reply]) -> String {
     let [name, value] = pair else { panic!("a name and a value: {pair:?}") };
     let value = match name.words().as_str() {
-        "h:x-dead-letter-entry-id" => side.name(EntryId::parse(value.words().as_bytes()).unwrap_or_default()),
+        "h:x-dead-letter-entry-id" | "h:x-original-entry-id" => {
+            side.name(EntryId::parse(value.words().as_bytes()).unwrap_or_default())
+        }
         "h:x-dead-letter-time-ms" => "some".into(),
         _ => format!("{value:?}"),
     };

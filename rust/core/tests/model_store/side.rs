@@ -7,6 +7,7 @@ use std::time::Duration;
 use ruststream_core::batch::{Batch, Origin, RawBatch, Token};
 use ruststream_core::entry::EntryId;
 use ruststream_core::error::{Error, Result};
+use ruststream_core::header;
 use ruststream_core::model::LAST;
 use ruststream_core::store::{EntryReader, Order, Page, Parked, Pending, SideKeys, StartMark, StreamStore, Verdict};
 
@@ -89,9 +90,14 @@ impl Side {
         let mut shown = Vec::new();
         for token in batch.tokens() {
             let slot = *token.slot();
-            let fields: Vec<_> =
-                token.fields().map(|(name, value)| (name.escape_ascii(), value.escape_ascii())).collect();
-            let fields: Vec<_> = fields.into_iter().map(|(name, value)| format!("{name}={value}")).collect();
+            let mut fields = Vec::new();
+            for (name, value) in token.fields() {
+                let shown = match name {
+                    header::ORIGINAL_ID => self.name(EntryId::parse(value).unwrap_or_default()),
+                    _ => value.escape_ascii().to_string(),
+                };
+                fields.push(format!("{}={shown}", name.escape_ascii()));
+            }
             let marks = (slot.earlier, slot.retries, slot.partition, slot.deleted, slot.field_count);
             let parts = (token.payload().escape_ascii().to_string(), token.key(), token.copy_of());
             shown.push(format!("{} {marks:?} {parts:?} {}", self.name(slot.id), fields.join(" ")));
