@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from ruststream.policy import Backoff
     from ruststream.publisher import Publisher
     from ruststream.router import Router
+    from ruststream.transaction import Transaction
 
 __all__ = [
     "DELIVERY_COUNT_HEADER",
@@ -52,6 +53,7 @@ __all__ = [
     "RustStream",
     "Settle",
     "SubscriptionHealth",
+    "Transaction",
     "__version__",
     "ack",
     "dead_letter",
@@ -86,6 +88,7 @@ if not TYPE_CHECKING:  # hidden from type checkers, so that they see a name that
         "RustStream": "app",
         "Settle": "outcome",
         "SubscriptionHealth": "health",
+        "Transaction": "transaction",
         "__version__": "_core",
         "ack": "outcome",
         "dead_letter": "outcome",

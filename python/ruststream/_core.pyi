@@ -271,7 +271,8 @@ class RedisClient:
     def connect(self) -> Awaitable[dict[str, Any]]:
         """Connect, check the password, and ask what the server can do.
 
-        Returns `{"server": str, "version": str, "claim": bool, "xnack": bool, "xackdel": bool}`.
+        Returns `{"server": str, "version": str, "claim": bool, "xnack": bool, "xackdel": bool,
+        "idempotent": bool}`.
         Raises `ConnectError`.
         """
     def publish(
@@ -327,6 +328,14 @@ class RedisClient:
         """Do the same with several marks: `begin`, `finish` or `release`, for `lives` seconds.
 
         Returns 1 (carried out), 0 (another owner's) or 2 (done) for each.
+        """
+    def publish_together(
+        self,
+        messages: Sequence[tuple[str, bytes, Sequence[tuple[bytes, bytes]], int | None, str | None, bool]],
+    ) -> int:
+        """Queue entries that are added at once or not at all.
+
+        Of each: stream, payload, headers, maxlen, minid, approximate. The ticket's `DONE` event carries a list.
         """
     def close(self) -> Awaitable[None]:
         """Answer what is queued, then close every connection."""

@@ -1,6 +1,12 @@
 """The exception tree. Every message says what to change; the attributes carry what a program may need."""
 
 from collections.abc import Sequence
+from typing import Final
+
+_PASSING: Final = frozenset(
+    {"OOM", "READONLY", "LOADING", "MASTERDOWN", "BUSY", "TRYAGAIN", "CLUSTERDOWN", "NOREPLICAS", "MISCONF"}
+)
+"""Codes of refusals that depend on the state of the server, and not on the message."""
 
 
 class RustStreamError(Exception):
@@ -48,11 +54,19 @@ class PublishError(RustStreamError):
 
     results: Sequence[object]
     """Of `publish_many`: an `EntryId` or an exception per message."""
+    code: str | None
+    """The server's code, such as `OOM`, `READONLY` or `WRONGTYPE`; None where it was not asked."""
 
-    def __init__(self, message: str, results: Sequence[object] = ()) -> None:
-        """Keep the results beside the message."""
+    def __init__(self, message: str, results: Sequence[object] = (), code: str | None = None) -> None:
+        """Keep the results and the code beside the message."""
         super().__init__(message)
         self.results = results
+        self.code = code
+
+    @property
+    def retryable(self) -> bool:
+        """Whether the same message may be taken later, with nothing changed at this end."""
+        return self.code in _PASSING
 
 
 class PublishUncertainError(RustStreamError):
@@ -135,4 +149,4 @@ class NotQuiescentError(RustStreamError):
 
 
 class TransactionError(RustStreamError):
-    """A transaction was refused, or its keys lie in more than one cluster slot."""
+    """A transaction was used before it began, after its end, or twice, or its keys lie in several cluster slots."""

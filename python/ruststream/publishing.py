@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from ruststream.errors import ConfigError, PublishError, PublishUncertainError
@@ -28,7 +29,7 @@ class Publishing:
             PublishError: the server refused it.
             PublishUncertainError: the answer was lost.
         """
-        self._check_loop()
+        self.check_loop()
         ticket = self._client.publish(message.stream, message.payload, message.fields, **message.trimming)
         return await self._bell.answer(ticket)  # type: ignore[no-any-return]
 
@@ -41,13 +42,26 @@ class Publishing:
         """
         if messages is None:
             return []
-        self._check_loop()
+        self.check_loop()
         ticket = self._client.publish_many(
             messages.stream, messages.payloads, messages.fields, messages.keys, **messages.trimming
         )
         return checked(await self._bell.answer(ticket))
 
-    def _check_loop(self) -> None:
+    async def publish_together(self, messages: Sequence[Outgoing]) -> list[EntryId]:
+        """Add entries at once or not at all, and return their ids in order.
+
+        Raises:
+            PublishError: the server refused one; none was added.
+            PublishUncertainError: the answer was lost.
+        """
+        if not messages:
+            return []
+        self.check_loop()
+        entries = [(one.stream, one.payload, one.fields, *one.trimming.values()) for one in messages]
+        return checked(await self._bell.answer(self._client.publish_together(entries)))
+
+    def check_loop(self) -> None:
         """Refuse, before anything is sent, a loop that the answer could never reach."""
         try:
             running = asyncio.get_running_loop()
@@ -71,7 +85,9 @@ def checked(results: list[EntryId | BaseException]) -> list[EntryId]:
     failed = [result for result in results if isinstance(result, BaseException)]
     if failed:
         uncertain = next((error for error in failed if isinstance(error, PublishUncertainError)), None)
-        kind = PublishError if uncertain is None else PublishUncertainError
         first = uncertain or failed[0]
-        raise kind(f"{len(failed)} of {len(results)} messages failed, the first with: {first}", results=results)
+        text = f"{len(failed)} of {len(results)} messages failed, the first with: {first}"
+        if uncertain is not None:
+            raise PublishUncertainError(text, results=results)
+        raise PublishError(text, results=results, code=getattr(first, "code", None))
     return results  # type: ignore[return-value]

@@ -234,10 +234,11 @@ class Subscription:
             return
         try:
             reply = self._subscriber.replies.message(value)
+            ours = self.consumer_core.reply(ctx, reply.stream, reply.payload, reply.fields, **reply.trimming)
         except RustStreamError as error:
             self.raised(ctx, error)
             return
-        if not self.consumer_core.reply(ctx, reply.stream, reply.payload, reply.fields, **reply.trimming):
+        if not ours:
             _log.warning(
                 "%s: another consumer owns the entry by now, its reply to stream %s was not sent",
                 self.where(ctx),

@@ -22,6 +22,7 @@ from ruststream.redis.stream import RedisStream
 from ruststream.router import Router
 from ruststream.signature import Handler
 from ruststream.subscriber import Registration, Source, Subscriber, SubscriberOptions, check_source
+from ruststream.transaction import Transaction
 from ruststream.wire import outgoing_message, outgoing_messages
 
 F = TypeVar("F", bound=Handler)
@@ -270,6 +271,14 @@ class RedisBroker:
                 approximate=approximate,
             )
         )
+
+    def transaction(self) -> Transaction:
+        """Make a transaction: `async with broker.transaction() as tx: await tx.publish(...)`.
+
+        What its block publishes is added in one MULTI/EXEC at the end of the block; nothing where an exception leaves
+        it. See `Transaction`.
+        """
+        return Transaction(self._connected, self._codec)
 
     @overload
     def publisher(self, stream: str | None = None) -> Publisher[Any]: ...

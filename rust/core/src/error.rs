@@ -22,9 +22,14 @@ pub enum Error {
     /// A subscription could not be opened.
     #[error("{0}")]
     Subscribe(String),
-    /// The server refused an entry; nothing was written.
-    #[error("{0}")]
-    Publish(String),
+    /// An entry was refused; nothing was written.
+    #[error("{text}")]
+    Publish {
+        /// What is shown.
+        text: String,
+        /// The server's code, such as `OOM`; empty where it was not asked.
+        code: String,
+    },
     /// The reply to a publish was lost: the entry may or may not be there.
     #[error("{0}")]
     PublishUncertain(String),

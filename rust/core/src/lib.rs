@@ -26,6 +26,7 @@ pub mod partition;
 pub mod publish;
 pub mod pump;
 pub mod redis;
+mod refused;
 pub mod reply;
 mod resp;
 pub mod settle;

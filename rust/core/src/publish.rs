@@ -3,15 +3,18 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
+use crate::clock::Clock;
 use crate::entry::EntryId;
 use crate::error::{Error, Result};
 use crate::event::{Event, Sink};
-use crate::store::{Append, StreamStore};
+use crate::refused::refused;
+use crate::store::{Append, Stamp, StreamStore};
 
 /// Entries per pipeline. Larger ones gain nothing and delay what is queued behind them.
 const PIPELINE: usize = 1000;
@@ -19,12 +22,30 @@ const PIPELINE: usize = 1000;
 /// Tickets are unique in the process: several publishers answer through one bell.
 static NEXT_TICKET: AtomicU64 = AtomicU64::new(0);
 
+/// How long entries whose reply was lost are sent again, where that adds none twice.
+const PATIENCE: Duration = Duration::from_secs(3);
+/// The pause before they are.
+const PAUSE: Duration = Duration::from_millis(50);
+/// The longest value that a server takes unless it is told otherwise.
+const MAX_VALUE: u64 = 512 * 1024 * 1024;
+
+/// How entries are handed in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// One entry.
+    One,
+    /// A list, each entry for itself.
+    Many,
+    /// A list that is added at once, or not at all.
+    Together,
+}
+
 /// What was handed in under one ticket.
 #[derive(Debug)]
 struct Job {
     ticket: u64,
     entries: Vec<Append>,
-    many: bool,
+    kind: Kind,
 }
 
 /// Jobs on their way: ticket, entries and kind of each, and all their entries.
@@ -32,6 +53,7 @@ struct Job {
 struct Sending {
     tickets: Vec<(u64, usize, bool)>,
     entries: Vec<Append>,
+    together: bool,
 }
 
 #[derive(Debug, Default)]
@@ -45,6 +67,9 @@ struct Queue {
 pub struct Publisher {
     store: Arc<dyn StreamStore>,
     events: Sink,
+    clock: Arc<Clock>,
+    /// The stamp of the next entries.
+    stamp: Mutex<Stamp>,
     queue: Mutex<Queue>,
     wake: Notify,
     idle: Notify,
@@ -61,10 +86,12 @@ enum State {
 
 impl Publisher {
     /// A publisher that sends nothing until `run` is spawned.
-    pub fn new(store: Arc<dyn StreamStore>, events: Sink) -> Self {
+    pub fn new(store: Arc<dyn StreamStore>, events: Sink, clock: Arc<Clock>) -> Self {
         Self {
             store,
             events,
+            clock,
+            stamp: Mutex::new(Stamp { generation: 0, first: 1 }),
             queue: Mutex::default(),
             wake: Notify::new(),
             idle: Notify::new(),
@@ -72,15 +99,17 @@ impl Publisher {
         }
     }
 
-    /// Queue entries under a ticket of their own. `many`: the caller wants a list back.
-    pub fn submit(&self, entries: Vec<Append>, many: bool) -> Result<u64> {
+    /// Queue entries under a ticket of their own.
+    pub fn submit(&self, entries: Vec<Append>, kind: Kind) -> Result<u64> {
+        let limit = self.store.abilities().max_value;
+        entries.iter().try_for_each(|entry| check_size(entry, limit))?;
         let (ticket, first) = {
             let mut queue = self.queue.lock();
             if queue.closed {
                 return Err(Error::ShutDown("the broker"));
             }
             let ticket = NEXT_TICKET.fetch_add(1, Ordering::Relaxed);
-            queue.jobs.push_back(Job { ticket, entries, many });
+            queue.jobs.push_back(Job { ticket, entries, kind });
             (ticket, queue.jobs.len() == 1)
         };
         if first {
@@ -89,17 +118,23 @@ impl Publisher {
         Ok(ticket)
     }
 
-    /// Jobs that fit into one pipeline; a larger one goes alone, and is cut when it is sent.
+    /// Jobs that fit into one pipeline; a larger one goes alone, and is cut when it is sent. One that must not be cut goes
+    /// alone too.
     fn take(&self) -> Sending {
         let mut queue = self.queue.lock();
         let mut sending = Sending::default();
         while let Some(job) = queue.jobs.front() {
-            if !sending.tickets.is_empty() && sending.entries.len() + job.entries.len() > PIPELINE {
+            let together = job.kind == Kind::Together;
+            if !sending.tickets.is_empty() && (together || sending.entries.len() + job.entries.len() > PIPELINE) {
                 break;
             }
             let Some(job) = queue.jobs.pop_front() else { break };
-            sending.tickets.push((job.ticket, job.entries.len(), job.many));
+            sending.tickets.push((job.ticket, job.entries.len(), job.kind != Kind::One));
             sending.entries.extend(job.entries);
+            if together {
+                sending.together = true;
+                break;
+            }
         }
         sending
     }
@@ -131,7 +166,7 @@ impl Publisher {
                     let cut = lost(&Error::Lost("the broker was closed".into()));
                     vec![Err(cut); sending.entries.len()]
                 }
-                results = self.send(&sending.entries) => results,
+                results = self.send(&sending) => results,
             };
             self.answer(sending.tickets, results);
         }
@@ -145,17 +180,63 @@ impl Publisher {
         }
     }
 
-    async fn send(&self, entries: &[Append]) -> Vec<Result<EntryId>> {
+    async fn send(&self, sending: &Sending) -> Vec<Result<EntryId>> {
+        let entries = &sending.entries;
         let mut results = Vec::with_capacity(entries.len());
-        for chunk in entries.chunks(PIPELINE) {
-            match self.store.append(chunk).await {
+        for chunk in entries.chunks(if sending.together { entries.len().max(1) } else { PIPELINE }) {
+            match self.send_once(chunk, sending.together).await {
                 Ok(answers) => {
-                    results.extend(answers.into_iter().zip(chunk).map(|(answer, entry)| named(answer, entry)));
+                    let answers = answers.into_iter().zip(chunk);
+                    results
+                        .extend(answers.map(|(answer, entry)| answer.map_err(|error| refused(error, &entry.stream))));
                 }
                 Err(error) => results.extend(chunk.iter().map(|_| Err(lost(&error)))),
             }
         }
         results
+    }
+
+    /// Send entries, and send them again where the reply was lost and the server knows what it has.
+    async fn send_once(&self, entries: &[Append], together: bool) -> Result<Vec<Result<EntryId>>> {
+        let stamp = self.store.abilities().idempotent.then(|| self.next_stamp(entries.len()));
+        let begun = self.clock.now_ms();
+        let first = self.append(entries, stamp, together).await;
+        let (Err(error), Some(_)) = (&first, stamp) else { return first };
+        if !is_uncertain(error) {
+            return first;
+        }
+        self.stamp.lock().generation += 1;
+        let lost = self.clock.now_ms();
+        let within = |since: u64, limit: Duration| u128::from(self.clock.now_ms() - since) < limit.as_millis();
+        while within(lost, PATIENCE) {
+            self.clock.sleep(PAUSE).await;
+            let age = Duration::from_millis(self.clock.now_ms() - begun);
+            match self.store.remembers(entries, age).await {
+                Ok(true) => {}
+                Err(error) if error.is_lost() => continue,
+                Ok(false) | Err(_) => break,
+            }
+            match self.append(entries, stamp, together).await {
+                Err(error) if error.is_lost() => {}
+                answered => return answered,
+            }
+        }
+        first
+    }
+
+    async fn append(&self, entries: &[Append], stamp: Option<Stamp>, together: bool) -> Result<Vec<Result<EntryId>>> {
+        if together {
+            self.store.append_together(entries, stamp).await
+        } else {
+            self.store.append(entries, stamp).await
+        }
+    }
+
+    fn next_stamp(&self, entries: usize) -> Stamp {
+        let mut next = self.stamp.lock();
+        let stamp = *next;
+        next.first += entries as u64;
+        stamp
     }
 
     fn answer(&self, tickets: Vec<(u64, usize, bool)>, results: Vec<Result<EntryId>>) {
@@ -183,14 +264,26 @@ impl Publisher {
     }
 }
 
-/// A server that answered refused the entry: nothing was written.
-fn named(result: Result<EntryId>, entry: &Append) -> Result<EntryId> {
-    result.map_err(|error| match error {
-        Error::Server(text) => {
-            Error::Publish(format!("the server refused an entry for the stream {:?}: {text}", entry.stream))
-        }
-        other => other,
+/// Refuse a value that no server takes: it would close the connection on everything that is under way there.
+pub fn check_size(entry: &Append, limit: Option<u64>) -> Result<()> {
+    let limit = limit.unwrap_or(MAX_VALUE);
+    let longest = entry.fields.iter().map(|(_, value)| value.len() as u64).max().unwrap_or(0);
+    if longest <= limit {
+        return Ok(());
+    }
+    Err(Error::Publish {
+        text: format!(
+            "a message of {longest} bytes for the stream {:?} is too large: the server takes values of {limit} bytes at \
+             most (proto-max-bulk-len); nothing was sent, store it elsewhere and publish where it is",
+            entry.stream
+        ),
+        code: String::new(),
     })
+}
+
+/// Whether entries may have been added although no reply came.
+fn is_uncertain(error: &Error) -> bool {
+    matches!(error, Error::Lost(_) | Error::Protocol(_))
 }
 
 /// Without an answer nobody knows, unless the connection was never there.
@@ -207,7 +300,6 @@ fn lost(error: &Error) -> Error {
 #[cfg(test)]
 mod tests {
     use std::sync::atomic::AtomicUsize;
-    use std::time::Duration;
 
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     use tokio::net::{TcpListener, TcpStream};
@@ -267,7 +359,10 @@ mod tests {
     fn publisher(address: &std::net::SocketAddr) -> (Arc<Publisher>, UnboundedReceiver<Answer>) {
         let Ok(address) = Address::parse(&format!("redis://{address}"), None, None) else { panic!("an address") };
         let (answers, answered) = unbounded_channel();
-        (Arc::new(Publisher::new(Arc::new(RedisStore::new(address)), Arc::new(Answers(answers)))), answered)
+        (
+            Arc::new(Publisher::new(Arc::new(RedisStore::new(address)), Arc::new(Answers(answers)), Arc::default())),
+            answered,
+        )
     }
 
     /// A publisher that runs, over a server of its own.
@@ -295,7 +390,7 @@ mod tests {
         answered: &mut UnboundedReceiver<Answer>,
         streams: &[&str],
     ) -> Vec<Result<EntryId>> {
-        assert!(publisher.submit(entries(streams), true).is_ok());
+        assert!(publisher.submit(entries(streams), Kind::Many).is_ok());
         answered.recv().await.map(|(_, results, _)| results).unwrap_or_default()
     }
 
@@ -304,7 +399,7 @@ mod tests {
         let (publisher, mut answered, _closed) = running().await;
         let mut next = 1;
         for (count, many) in [(1, false), (3, true), (0, true), (2500, true), (1, false)] {
-            let ticket = publisher.submit(entries(&vec!["s"; count]), many);
+            let ticket = publisher.submit(entries(&vec!["s"; count]), if many { Kind::Many } else { Kind::One });
             let ids: Vec<_> = (next..).take(count).map(|ms| Ok(EntryId::new(ms, 0))).collect();
             next += count as u64;
             assert_eq!(
@@ -318,8 +413,8 @@ mod tests {
     async fn a_refused_entry_does_no_harm_to_its_neighbours() {
         let (publisher, mut answered, _closed) = running().await;
         let results = publish(&publisher, &mut answered, &["s", "full", "s"]).await;
-        let [Ok(first), Err(Error::Publish(text)), Ok(second)] = &results[..] else { panic!("{results:?}") };
-        assert!(text.contains("OOM command not allowed"), "{text}");
+        let [Ok(first), Err(Error::Publish { text, code }), Ok(second)] = &results[..] else { panic!("{results:?}") };
+        assert!(text.contains("OOM command not allowed") && code == "OOM", "{text}");
         assert_eq!((first.ms, second.ms), (1, 2));
     }
 
@@ -343,7 +438,7 @@ mod tests {
     async fn jobs_share_a_pipeline_up_to_its_size_and_a_larger_one_goes_alone() {
         let (publisher, _answered) = publisher(&([127, 0, 0, 1], 1).into());
         for count in [400, 600, 1, 2000, 1] {
-            assert!(publisher.submit(entries(&vec!["s"; count]), true).is_ok());
+            assert!(publisher.submit(entries(&vec!["s"; count]), Kind::Many).is_ok());
         }
         let sizes: Vec<Vec<usize>> = std::iter::repeat_with(|| publisher.take())
             .take_while(|sending| !sending.tickets.is_empty())
@@ -356,19 +451,19 @@ mod tests {
     async fn a_finish_answers_all_that_is_queued_and_takes_nothing_on() {
         let (publisher, mut answered, _closed) = running().await;
         for _ in 0..5 {
-            assert!(publisher.submit(entries(&["s"]), false).is_ok());
+            assert!(publisher.submit(entries(&["s"]), Kind::One).is_ok());
         }
         publisher.finish().await;
         assert_eq!(answered.len(), 5, "answered before the finish returned");
-        assert_eq!(publisher.submit(entries(&["s"]), false), Err(Error::ShutDown("the broker")));
+        assert_eq!(publisher.submit(entries(&["s"]), Kind::One), Err(Error::ShutDown("the broker")));
         assert!(answered.recv().await.is_some_and(|(_, results, _)| results == [Ok(EntryId::new(1, 0))]));
     }
 
     #[tokio::test]
     async fn what_is_queued_at_the_close_is_answered_too() {
         let (publisher, mut answered, closed) = running().await;
-        assert!(publisher.submit(entries(&["slow"; PIPELINE]), true).is_ok());
-        assert!(publisher.submit(entries(&["s", "s"]), true).is_ok());
+        assert!(publisher.submit(entries(&["slow"; PIPELINE]), Kind::Many).is_ok());
+        assert!(publisher.submit(entries(&["s", "s"]), Kind::Many).is_ok());
         tokio::task::yield_now().await;
         closed.cancel();
         assert!(

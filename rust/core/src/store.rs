@@ -31,6 +31,10 @@ pub struct Abilities {
     pub xackdel: bool,
     /// `MAXSIZE` of reads (Redis 8.10).
     pub max_size: bool,
+    /// `IDMP` of `XADD` (Redis 8.6).
+    pub idempotent: bool,
+    /// The longest value it takes, in bytes; none: it did not say.
+    pub max_value: Option<u64>,
 }
 
 /// One read.
@@ -327,6 +331,15 @@ pub struct Replay {
     pub fields: Vec<(Vec<u8>, Vec<u8>)>,
 }
 
+/// The numbers that make it harmless to send entries twice: what was added under its number before is not added again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Stamp {
+    /// Goes up whenever a reply was lost, so that no later entry makes the server forget those that were under way.
+    pub generation: u32,
+    /// The number of the first entry; the others follow.
+    pub first: u64,
+}
+
 /// A server of streams.
 #[async_trait]
 pub trait StreamStore: Send + Sync + std::fmt::Debug + 'static {
@@ -391,8 +404,15 @@ pub trait StreamStore: Send + Sync + std::fmt::Debug + 'static {
     async fn marked_starts(&self, key: &str, cursor: u64, count: usize) -> Result<(Vec<EntryId>, u64)>;
     /// Do the same with several marks, 500 at most. One state each.
     async fn mark(&self, step: MarkStep, owner: &str, keys: &[MarkKey]) -> Result<Vec<MarkState>>;
-    /// Add entries in one pipeline. One result each; an outer error: none of the replies came.
-    async fn append(&self, entries: &[Append]) -> Result<Vec<Result<EntryId>>>;
+    /// Add entries in one pipeline. One result each; an outer error: none of the replies came. Only a server that is
+    /// `idempotent` is given a stamp.
+    async fn append(&self, entries: &[Append], stamp: Option<Stamp>) -> Result<Vec<Result<EntryId>>>;
+    /// Add all entries at once, or none: nobody sees some of them without the others. An outer error says of none that
+    /// it was added.
+    async fn append_together(&self, entries: &[Append], stamp: Option<Stamp>) -> Result<Vec<Result<EntryId>>>;
+    /// Whether it still knows the numbers of entries that were sent under a stamp so long ago, so that sending them
+    /// again adds none twice.
+    async fn remembers(&self, entries: &[Append], age: Duration) -> Result<bool>;
     /// Entries of a stream behind `cursor`, `count` at most, oldest first.
     async fn range(&self, stream: &str, cursor: EntryId, count: usize) -> Result<RawBatch>;
     /// How many entries a stream has.

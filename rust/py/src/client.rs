@@ -12,7 +12,7 @@ use ruststream_core::header;
 use ruststream_core::inspect::Inspect;
 use ruststream_core::mark::{MarkKey, MarkState, MarkStep};
 use ruststream_core::model::{ModelStore, Models};
-use ruststream_core::publish::Publisher;
+use ruststream_core::publish::{Kind, Publisher};
 use ruststream_core::redis::{Address, RedisStore};
 use ruststream_core::store::{Abilities, Append, StreamStore, Trim};
 use ruststream_core::stream::Groups;
@@ -25,6 +25,9 @@ use crate::{control, errors, rows, runtime};
 
 /// How often the server's time of day is asked for.
 const CLOCK: Duration = Duration::from_secs(60);
+
+/// One message of `publish_together`.
+type Message<'py> = (String, Bound<'py, PyBytes>, Bound<'py, PySequence>, Option<u64>, Option<String>, bool);
 
 /// Connections to one Redis or Valkey server, or to one within the process.
 #[pyclass(frozen, module = "ruststream._core")]
@@ -62,7 +65,7 @@ impl RedisClient {
             Some(_) => Backoff::seeded(initial, maximum, 0),
             None => Backoff::new(initial, maximum),
         };
-        let publisher = Publisher::new(Arc::clone(&store), Arc::clone(&engine.bell) as _);
+        let publisher = Publisher::new(Arc::clone(&store), Arc::clone(&engine.bell) as _, Arc::clone(&clock));
         Ok(Self {
             store,
             tasks: engine.tasks.clone(),
@@ -124,7 +127,7 @@ impl RedisClient {
             fields: fields(payload, &pairs(headers)?, None),
             trim: trim(maxlen, minid, approximate),
         };
-        self.submit(py, vec![entry], false)
+        self.submit(py, vec![entry], Kind::One)
     }
 
     /// Queue many entries under one ticket.
@@ -158,7 +161,22 @@ impl RedisClient {
                 trim: trim.clone(),
             });
         }
-        self.submit(py, entries, true)
+        self.submit(py, entries, Kind::Many)
+    }
+
+    /// Queue entries that are added at once or not at all: stream, payload, headers, maxlen, minid and approximate of
+    /// each.
+    fn publish_together(&self, py: Python<'_>, messages: &Bound<'_, PySequence>) -> PyResult<u64> {
+        let mut entries = Vec::with_capacity(messages.len()?);
+        for message in messages.try_iter()? {
+            let (stream, payload, headers, maxlen, minid, approximate): Message<'_> = message?.extract()?;
+            entries.push(Append {
+                stream: stream.into(),
+                fields: fields(payload.as_bytes(), &pairs(&headers)?, None),
+                trim: trim(maxlen, minid, approximate),
+            });
+        }
+        self.submit(py, entries, Kind::Together)
     }
 
     /// The groups of a stream; None where there is no stream.
@@ -255,9 +273,9 @@ impl RedisClient {
 }
 
 impl RedisClient {
-    fn submit(&self, py: Python<'_>, entries: Vec<Append>, many: bool) -> PyResult<u64> {
+    fn submit(&self, py: Python<'_>, entries: Vec<Append>, kind: Kind) -> PyResult<u64> {
         runtime::check()?;
-        self.publisher.submit(entries, many).map_err(|error| errors::to_py(py, &error))
+        self.publisher.submit(entries, kind).map_err(|error| errors::to_py(py, &error))
     }
 }
 
@@ -343,5 +361,6 @@ fn abilities_dict(py: Python<'_>, abilities: Abilities) -> PyResult<Py<PyAny>> {
     dict.set_item("claim", abilities.claim)?;
     dict.set_item("xnack", abilities.xnack)?;
     dict.set_item("xackdel", abilities.xackdel)?;
+    dict.set_item("idempotent", abilities.idempotent)?;
     Ok(dict.into_any().unbind())
 }

@@ -20,6 +20,7 @@ use ruststream_core::held::Held;
 use ruststream_core::inbox::Arrival;
 use ruststream_core::lanes::Lanes;
 use ruststream_core::letter::{Letter, Reason};
+use ruststream_core::publish::check_size;
 use ruststream_core::pump;
 use ruststream_core::settle::{Outcome, Settler};
 use ruststream_core::store::{Append, Bound as Within};
@@ -82,6 +83,8 @@ pub(crate) struct Consumer {
     /// The next batch need not be full: a test has nothing else to do.
     pub(crate) hurry: AtomicBool,
     tasks: Tasks,
+    /// The longest value that the server takes.
+    max_value: Option<u64>,
     reconnect: Backoff,
     /// Cancelled once the reader has returned.
     reader_done: CancellationToken,
@@ -193,6 +196,7 @@ impl Consumer {
             group: shared,
             hurry: AtomicBool::new(false),
             tasks: client.tasks.clone(),
+            max_value: client.store.abilities().max_value,
             reconnect: client.reconnect.clone(),
             reader_done: CancellationToken::new(),
             started: Mutex::new(false),
@@ -321,6 +325,7 @@ impl Consumer {
             fields: client::fields(payload, &headers, None),
             trim: client::trim(maxlen, minid, approximate),
         };
+        check_size(&reply, self.max_value).map_err(|error| errors::to_py(py, &error))?;
         self.give(py, token, Outcome::Reply(Arc::new(reply)))
     }
 

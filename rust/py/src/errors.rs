@@ -24,10 +24,17 @@ pub(crate) fn to_py(py: Python<'_>, error: &Error) -> PyErr {
         Error::Config(_) => "ConfigError",
         Error::Connect(_) | Error::Lost(_) | Error::Protocol(_) => "ConnectError",
         Error::Subscribe(_) | Error::NoGroup(_) => "SubscribeError",
-        Error::Publish(_) => "PublishError",
         Error::PublishUncertain(_) => "PublishUncertainError",
         Error::Server(_) => "RustStreamError",
         Error::ShutDown(_) => "ShutDownError",
+        Error::Publish { text, code } => {
+            let made = (|| {
+                let details = PyDict::new(py);
+                details.set_item("code", (!code.is_empty()).then_some(code))?;
+                class(py, "PublishError")?.call((text,), Some(&details))
+            })();
+            return made.map_or_else(|error| error, PyErr::from_value);
+        }
         Error::TooOld { subscription, required, actual } => {
             let made = (|| {
                 let details = PyDict::new(py);

@@ -130,6 +130,13 @@ impl Keyspace {
         self.xadd(&entry.stream, AddId::Auto, &entry.fields, trim)
     }
 
+    /// Refuse what `append` would refuse.
+    pub(super) fn check_append(&self, entry: &Append) -> Result<()> {
+        self.stream(&entry.stream)?;
+        entry.trim.as_ref().map(TrimTo::parse).transpose()?;
+        Ok(())
+    }
+
     /// Add a reply, and acknowledge the entry that it replies to.
     pub(super) fn reply(&mut self, order: &Order, reply: &Append) -> Verdict {
         self.try_reply(order, reply).unwrap_or_else(refused)

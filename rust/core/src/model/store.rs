@@ -3,7 +3,6 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -21,7 +20,7 @@ use crate::error::{Error, Result};
 use crate::mark::{MarkKey, MarkState, MarkStep};
 use crate::store::{
     Abilities, Action, Append, Bound, ConsumerRow, Due, EntryReader, GroupRow, Look, Order, Page, Parked, Pending,
-    PendingRow, Replay, Scanned, SideKeys, StartMark, StreamStore, Trimmed, Verdict,
+    PendingRow, Replay, Scanned, SideKeys, Stamp, StartMark, StreamStore, Trimmed, Verdict,
 };
 
 /// Orders that are checked before the first of them is carried out.
@@ -51,6 +50,9 @@ impl ModelStore {
             xnack: true,
             xackdel: true,
             max_size: true,
+            // No reply is ever lost within a process.
+            idempotent: false,
+            max_value: None,
         };
         Self::with_abilities(model, everything)
     }
@@ -294,7 +296,7 @@ impl StreamStore for ModelStore {
         self.run(|keyspace| keys.iter().map(|key| keyspace.mark(step, owner, key)).collect())
     }
 
-    async fn append(&self, entries: &[Append]) -> Result<Vec<Result<EntryId>>> {
+    async fn append(&self, entries: &[Append], _: Option<Stamp>) -> Result<Vec<Result<EntryId>>> {
         match self.faults.check(Operation::Append) {
             Ok(()) => {}
             Err(refused @ Error::Server(_)) => return Ok(vec![Err(refused); entries.len()]),
@@ -315,6 +317,23 @@ impl StreamStore for ModelStore {
 
     async fn replay(&self, letters: &str, replays: Vec<Replay>) -> Result<Vec<Result<Option<EntryId>>>> {
         self.run(|keyspace| Ok(replays.iter().map(|replay| keyspace.replay(letters, replay)).collect()))
+    }
+
+    async fn append_together(&self, entries: &[Append], _: Option<Stamp>) -> Result<Vec<Result<EntryId>>> {
+        let first = entries.first().map_or("", |entry| &entry.stream);
+        self.faults.check(Operation::Append).map_err(|error| crate::refused::refused(error, first))?;
+        self.run(|keyspace| {
+            // All of them are checked before the first is added.
+            for entry in entries {
+                let checked = keyspace.check_append(entry);
+                checked.map_err(|error| crate::refused::refused(error, &entry.stream))?;
+            }
+            Ok(entries.iter().map(|entry| keyspace.append(entry)).collect())
+        })
+    }
+
+    async fn remembers(&self, _: &[Append], _: Duration) -> Result<bool> {
+        Ok(false)
     }
 
     async fn close(&self) {

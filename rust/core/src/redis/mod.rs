@@ -7,6 +7,7 @@ mod letters;
 mod link;
 mod mark;
 mod probe;
+mod producer;
 mod rows;
 mod scan;
 mod scripts;

@@ -3,7 +3,7 @@
 use ::redis::{Value, cmd};
 
 use super::link::Link;
-use super::value::{text, words};
+use super::value::{named, text, words};
 use crate::error::{Error, Result};
 use crate::store::Abilities;
 
@@ -23,6 +23,8 @@ pub(super) async fn abilities(link: &Link) -> Result<Abilities> {
     // A bad value for an option the server knows is a different error from an option it does not know.
     found.claim = knows(link, &["CLAIM", "-1"], "min-idle").await?;
     found.max_size = knows(link, &["MAXSIZE", "0"], "maxsize").await?;
+    found.idempotent = adds_once(link).await?;
+    found.max_value = max_value(link).await?;
     Ok(found)
 }
 
@@ -34,6 +36,38 @@ async fn knows(link: &Link, option: &[&str], complaint: &str) -> Result<bool> {
         Err(Error::NoGroup(_)) | Ok(_) => Ok(false),
         Err(error) => Err(error),
     }
+}
+
+/// An empty producer is refused by a server that knows the option, before the key is looked up; others take the option
+/// for an id that is none.
+async fn adds_once(link: &Link) -> Result<bool> {
+    let mut add = cmd("XADD");
+    add.arg(NOWHERE).arg("IDMP").arg("").arg("1").arg("*").arg("f").arg("v");
+    match link.query(&add).await {
+        Err(Error::Server(answer)) => Ok(answer.contains("IDMP")),
+        // This user may not write there: nobody knows.
+        Err(Error::Connect(_)) | Ok(_) => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+/// The longest value it takes: one past it makes it close the connection on everything that is under way there.
+async fn max_value(link: &Link) -> Result<Option<u64>> {
+    match link.query(cmd("CONFIG").arg("GET").arg("proto-max-bulk-len")).await {
+        Ok(reply) => {
+            Ok(std::str::from_utf8(named(&reply, "proto-max-bulk-len")).ok().and_then(|text| text.parse().ok()))
+        }
+        // Not everyone may ask.
+        Err(Error::Server(_) | Error::Connect(_)) => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// Which run of which server answers.
+pub(super) async fn run_id(link: &Link) -> Result<String> {
+    let reply = link.query(cmd("INFO").arg("server")).await?;
+    let text = text(&reply);
+    Ok(text.lines().find_map(|line| line.strip_prefix("run_id:")).unwrap_or_default().trim().to_owned())
 }
 
 /// Valkey says `redis_version:7.2.4` for old clients' sake and tells its own name beside it.

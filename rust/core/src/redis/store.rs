@@ -9,8 +9,9 @@ use async_trait::async_trait;
 use parking_lot::RwLock;
 
 use super::link::Link;
+use super::producer::{Producer, with_entry};
 use super::socket::SocketReader;
-use super::value::{self, integer, items};
+use super::value::{self, integer, items, named};
 use super::{Address, bound, letters, probe, scripts, starts};
 use crate::batch::{Origin, RawBatch};
 use crate::entry::{EntryId, Slot};
@@ -18,7 +19,7 @@ use crate::error::{Error, Result};
 use crate::mark::{MarkKey, MarkState, MarkStep};
 use crate::store::{
     Abilities, Action, Append, Bound, ConsumerRow, Due, EntryReader, GroupRow, Look, MAX_COPY, Order, Page, Parked,
-    Pending, PendingRow, Replay, Scanned, SideKeys, StartMark, StreamStore, Trimmed, Verdict, copyable,
+    Pending, PendingRow, Replay, Scanned, SideKeys, Stamp, StartMark, StreamStore, Trimmed, Verdict, copyable,
 };
 
 /// Ids per plain `XACK`.
@@ -35,6 +36,7 @@ pub struct RedisStore {
     abilities: RwLock<Abilities>,
     /// Streams whose acknowledged entries are deleted.
     deleting: RwLock<HashSet<String>>,
+    producer: Producer,
 }
 
 impl RedisStore {
@@ -46,6 +48,7 @@ impl RedisStore {
             address,
             abilities: RwLock::default(),
             deleting: RwLock::default(),
+            producer: Producer::new(),
         }
     }
 }
@@ -162,17 +165,6 @@ fn reply_command(order: &Order, reply: &Append) -> Result<Cmd> {
     Ok(command)
 }
 
-/// What follows the key in an `XADD`.
-fn with_entry(command: &mut Cmd, entry: &Append) {
-    if let Some(trim) = &entry.trim {
-        command.arg(trim.strategy).arg(if trim.approximate { "~" } else { "=" }).arg(&trim.threshold);
-    }
-    command.arg("*");
-    for (name, value) in &entry.fields {
-        command.arg(name).arg(value);
-    }
-}
-
 pub(super) fn verdict(reply: &Value) -> Verdict {
     match integer(reply) {
         Some(1) => Verdict::Done,
@@ -193,6 +185,7 @@ fn refused(error: Error) -> Verdict {
 impl StreamStore for RedisStore {
     async fn connect(&self) -> Result<Abilities> {
         let found = probe::abilities(&self.work).await?;
+        self.producer.serves(probe::run_id(&self.work).await?);
         *self.abilities.write() = found.clone();
         Ok(found)
     }
@@ -443,17 +436,16 @@ impl StreamStore for RedisStore {
         self.mark_step(step, owner, keys).await
     }
 
-    async fn append(&self, entries: &[Append]) -> Result<Vec<Result<EntryId>>> {
-        let mut pipeline = Pipeline::with_capacity(entries.len());
-        for entry in entries {
-            let mut command = cmd("XADD");
-            command.arg(&*entry.stream);
-            with_entry(&mut command, entry);
-            pipeline.add_command(command);
-        }
-        let replies = self.publish.pipeline(&pipeline).await?;
-        let id = |reply: Value| value::id(&reply).ok_or_else(|| Error::Protocol("XADD answered no id".into()));
-        Ok(replies.into_iter().map(|reply| reply.and_then(id)).collect())
+    async fn append(&self, entries: &[Append], stamp: Option<Stamp>) -> Result<Vec<Result<EntryId>>> {
+        self.producer.append(&self.publish, entries, stamp).await
+    }
+
+    async fn append_together(&self, entries: &[Append], stamp: Option<Stamp>) -> Result<Vec<Result<EntryId>>> {
+        self.producer.append_together(&self.publish, entries, stamp).await
+    }
+
+    async fn remembers(&self, entries: &[Append], age: Duration) -> Result<bool> {
+        self.producer.remembers(&self.publish, entries, age).await
     }
 
     async fn range(&self, stream: &str, cursor: EntryId, count: usize) -> Result<RawBatch> {
@@ -472,9 +464,4 @@ impl StreamStore for RedisStore {
         self.work.close().await;
         self.publish.close().await;
     }
-}
-
-/// The text of a name in a reply that is a map, or an array of names and values.
-fn named<'a>(reply: &'a Value, name: &str) -> &'a [u8] {
-    value::field(reply, name).map(value::bytes).unwrap_or_default()
 }

@@ -48,6 +48,11 @@ pub(super) fn field<'a>(reply: &'a Value, name: &str) -> Option<&'a Value> {
     items(reply).chunks_exact(2).find(|pair| bytes(&pair[0]) == name.as_bytes()).map(|pair| &pair[1])
 }
 
+/// The same as bytes; empty where there is none.
+pub(super) fn named<'a>(reply: &'a Value, name: &str) -> &'a [u8] {
+    field(reply, name).map(bytes).unwrap_or_default()
+}
+
 /// Entries of four elements, as `XREADGROUP CLAIM` and our scan give them.
 pub(super) fn entries(value: &Value, hash_keys: bool) -> RawBatch {
     let mut raw = RawBatch::default();

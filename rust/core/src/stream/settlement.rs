@@ -8,6 +8,7 @@ use crate::batch::{Origin, Token};
 use crate::entry::EntryId;
 use crate::error::Result;
 use crate::event::Level;
+use crate::refused::refused as refusal_of;
 use crate::settle::{Outcome, Work};
 use crate::source::Source;
 use crate::store::{Action, Order, Verdict};
@@ -209,9 +210,10 @@ fn note_failed(
     if let Some((error, action)) = cause
         && let Some(unsaid) = source.refusals.allow(subscription.clock.now_ms())
     {
-        let to = match action {
-            Action::Bury(letter) => format!("to dead-letter to {}", letter.to()),
-            _ => "to settle".to_owned(),
+        let (to, error) = match action {
+            Action::Bury(letter) => (format!("to dead-letter to {}", letter.to()), error.clone()),
+            Action::Reply(reply) => ("to settle".to_owned(), refusal_of(error.clone(), &reply.stream)),
+            _ => ("to settle".to_owned(), error.clone()),
         };
         let (count, ids) = (refused.len(), some_ids(&refused));
         let text = format!(

@@ -32,7 +32,7 @@ pub(crate) enum Behind {
 /// One operation. Ids and deliveries are picked by their number.
 #[derive(Debug, Clone)]
 pub(crate) enum Step {
-    Append(Vec<Append>),
+    Append(Vec<Append>, bool),
     Create { group: &'static str, start: &'static str },
     Move { group: &'static str, position: &'static str },
     Where { group: &'static str },
@@ -175,7 +175,12 @@ impl Chooser {
         let group = self.one(&["g", "g", "h"]);
         let reader = self.rng.usize(..READERS.len());
         match self.rng.u32(..100) {
-            0..=24 => Step::Append((0..self.rng.usize(1..5)).map(|_| self.append()).collect()),
+            0..=24 => {
+                let entries: Vec<_> = (0..self.rng.usize(1..5)).map(|_| self.append()).collect();
+                // What is wrong with a trim shows only when it is carried out; a publisher sends none that is.
+                let sound = entries.iter().all(|entry| entry.trim.is_none() && !entry.fields.is_empty());
+                Step::Append(entries, sound && self.percent(20))
+            }
             25..=28 => Step::Create { group, start: self.one(&["0", "$", "0", "x", "-"]) },
             29 => Step::Move { group, position: self.one(&["0", "$", "-", "+", "x", "5-1"]) },
             30..=32 => Step::Where { group },

@@ -9,7 +9,9 @@ use ruststream_core::entry::EntryId;
 use ruststream_core::error::{Error, Result};
 use ruststream_core::header;
 use ruststream_core::model::LAST;
-use ruststream_core::store::{EntryReader, Order, Page, Parked, Pending, SideKeys, StartMark, StreamStore, Verdict};
+use ruststream_core::store::{
+    Append, EntryReader, Order, Page, Parked, Pending, SideKeys, StartMark, StreamStore, Verdict,
+};
 
 use crate::operation::{Step, Wanted};
 
@@ -142,18 +144,21 @@ impl Side {
         }
     }
 
+    async fn append(&mut self, entries: &[Append], together: bool) -> Shown {
+        let store = Arc::clone(&self.store);
+        let result =
+            if together { store.append_together(entries, None).await } else { store.append(entries, None).await };
+        match result {
+            Ok(results) => results.into_iter().map(|result| self.shown(result, Self::name)).collect(),
+            Err(error) => vec![refusal(&error)],
+        }
+    }
+
     pub(crate) async fn run(&mut self, step: &Step) -> Shown {
         let store = Arc::clone(&self.store);
         let mut shown = Vec::new();
         match step {
-            Step::Append(entries) => match store.append(entries).await {
-                Ok(results) => {
-                    for result in results {
-                        shown.push(self.shown(result, Self::name));
-                    }
-                }
-                Err(error) => shown.push(refusal(&error)),
-            },
+            Step::Append(entries, together) => shown = self.append(entries, *together).await,
             Step::Create { group, start } => {
                 let result = store.create_group(STREAM, group, start).await;
                 shown.push(self.shown(result, |_, created| created.to_string()));
