@@ -58,7 +58,11 @@ class Publishing:
         if not messages:
             return []
         self.check_loop()
-        entries = [(one.stream, one.payload, one.fields, *one.trimming.values()) for one in messages]
+        entries = [
+            (one.stream, one.payload, one.fields, trim["maxlen"], trim["minid"], trim["approximate"])
+            for one in messages
+            for trim in (one.trimming,)
+        ]
         return checked(await self._bell.answer(self._client.publish_together(entries)))
 
     def check_loop(self) -> None:

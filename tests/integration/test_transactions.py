@@ -10,6 +10,15 @@ from ruststream.errors import ConfigError, PublishError, ShutDownError, Transact
 from ruststream.redis import RedisBroker, RedisStream
 
 
+async def commit(tx, *streams, body=b"x", error=None):
+    """Publish a message to each of these streams in one block, which this error leaves."""
+    async with tx:
+        for name in streams:
+            await tx.publish(body, name)
+        if error is not None:
+            raise error
+
+
 async def test_nothing_is_there_before_the_end_and_all_of_it_after(any_server, broker, stream):
     """Two streams, an option of each message; the ids are known once the block has ended."""
     async with broker:
@@ -31,10 +40,9 @@ async def test_an_exception_leaves_nothing_behind(any_server, broker, stream):
     """Whatever leaves the block: nothing is sent, and the broker publishes on."""
     async with broker:
         for error in (ValueError, asyncio.CancelledError):
+            tx = broker.transaction()
             with pytest.raises(error):
-                async with broker.transaction() as tx:
-                    await tx.publish(b"x", "s")
-                    raise error
+                await commit(tx, "s", error=error())
             assert tx.ids == []
         await broker.publish(b"after", "s")
     assert [fields[b"_payload"] for _, fields in stream.entries()] == [b"after"]
@@ -45,9 +53,7 @@ async def test_a_stream_of_the_wrong_type_undoes_the_others(any_server, broker, 
     stream.client.lpush("list", "x")
     async with broker:
         with pytest.raises(PublishError, match="WRONGTYPE") as refusal:
-            async with broker.transaction() as tx:
-                for name in ("a", "b", "list"):
-                    await tx.publish(b"x", name)
+            await commit(broker.transaction(), "a", "b", "list")
     assert '"list"' in str(refusal.value)
     assert refusal.value.code == "WRONGTYPE"
     assert not refusal.value.retryable
@@ -62,9 +68,7 @@ async def test_a_full_server_takes_none_of_it(make_server, stream_of):
     async with broker:
         stream.client.config_set("maxmemory", 1)
         with pytest.raises(PublishError, match="OOM") as refusal:
-            async with broker.transaction() as tx:
-                await tx.publish(b"x", "a")
-                await tx.publish(b"x", "b")
+            await commit(broker.transaction(), "a", "b")
         assert refusal.value.retryable
         assert "raise maxmemory" in str(refusal.value)
         stream.client.config_set("maxmemory", 0)
@@ -132,9 +136,7 @@ async def test_blocks_that_overlap_add_each_its_own(broker, stream):
     async with broker, broker.transaction() as outer:
         await outer.publish(b"outer", "s")
         with pytest.raises(ValueError, match="inner"):
-            async with broker.transaction() as inner:
-                await inner.publish(b"inner", "s")
-                raise ValueError("inner")
+            await commit(broker.transaction(), "s", body=b"inner", error=ValueError("inner"))
         async with broker.transaction() as third:
             await third.publish(b"third", "s")
     assert [fields[b"_payload"] for _, fields in stream.entries()] == [b"third", b"outer"]
