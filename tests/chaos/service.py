@@ -60,6 +60,8 @@ class Config(msgspec.Struct, kw_only=True, omit_defaults=True):
     """Seconds between `started` and the effect."""
     refuses: bool = False
     """Each payment is dead-lettered by hand once its effect is written; then it comes to the point `refused`."""
+    replies: bool = False
+    """The handler returns the payment's id, for a subscriber with `reply_to`."""
     threaded: bool = False
     """The handler is a plain function, which runs in a thread and comes to no points; `takes` blocks that thread."""
     mark: list[str] = []
@@ -126,7 +128,7 @@ class Handlers:
         line = f"{payment.id} {payment.account} {ctx.entry_id} {ctx.delivery_count} {ctx.consumer}\n"
         os.write(self._effects, line.encode())
 
-    async def post(self, payment: Payment, ctx: Context) -> None:
+    async def post(self, payment: Payment, ctx: Context) -> int | None:
         """Post a payment on the event loop."""
         points = self.points
         await points.at("started", payment, ctx)
@@ -146,6 +148,7 @@ class Handlers:
         if self._config.refuses:
             ctx.settle(dead_letter("refused"))
             await points.at("refused", payment, ctx)
+        return payment.id if self._config.replies else None
 
     def post_in_thread(self, payment: Payment, ctx: Context) -> None:
         """Post a payment in a thread."""

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use ::redis::{Cmd, Pipeline, Value, cmd};
+use fastrand::Rng;
 use parking_lot::Mutex;
 
 use super::link::Link;
@@ -30,8 +31,9 @@ pub(super) struct Producer {
 }
 
 impl Producer {
+    /// A name of its own: chance is what keeps those of two processes apart.
     pub(super) fn new() -> Self {
-        Self { name: format!("{:012x}", fastrand::u64(..) >> 16), run_id: Mutex::default() }
+        Self { name: format!("{:012x}", Rng::new().u64(..) >> 16), run_id: Mutex::default() }
     }
 
     /// Note which server entries go to from now on. True: it is the one of before.
