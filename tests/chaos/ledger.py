@@ -47,9 +47,9 @@ def add(witness: redis.Redis, payments: Iterable[Payment], stream: str = STREAM)
     return added
 
 
-def add_ids(witness: redis.Redis, *ids: int, stream: str = STREAM) -> dict[int, str]:
+def add_ids(witness: redis.Redis, *ids: int, stream: str = STREAM, misdeed: str = "") -> dict[int, str]:
     """Add payments of these ids, and return their entry ids."""
-    added = add(witness, (Payment(number) for number in ids), stream)
+    added = add(witness, (Payment(number, misdeed=misdeed) for number in ids), stream)
     return {payment.id: entry for entry, payment in added.items()}
 
 

@@ -8,6 +8,8 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Any
 
+from ruststream import Settle, retry
+
 
 def tell(**what: Any) -> None:
     """Say something to the test: a JSON object on a line of stdout."""
@@ -108,8 +110,13 @@ MISDEEDS: dict[str, Callable[[], Awaitable[None]]] = {
 }
 
 
+RETRIES = "retries after "
+
+
 async def misbehave(misdeed: str) -> None:
     """Do to the task, or the process, what no handler should."""
+    if misdeed.startswith(RETRIES):
+        raise Settle(retry(after=float(misdeed.removeprefix(RETRIES))))
     if misdeed in MISDEEDS:
         await MISDEEDS[misdeed]()
     else:
