@@ -387,6 +387,7 @@ class Consumer:
         renew_stalled: float | None,
         delay_key: str,
         fixed_consumer: bool,
+        strict: bool,
         forget_after: float,
         trim: tuple[str, float] | None,
         workers: int,
@@ -479,6 +480,8 @@ class Consumer:
         """How often the handler was started for this delivery's entry, this time included; needs `max_attempts`."""
     def stop_reading(self) -> Awaitable[None]:
         """Read no more; returns once the last reply has been taken in."""
+    def unkeep(self) -> None:
+        """Keep no head of a key any more: each is retried as where no order is kept, and its key goes on."""
     def let_through(self) -> Awaitable[None]:
         """Return once no redelivered entry waits for its turn before the lanes."""
     def release(self) -> Awaitable[int]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias, TypedDict, runtime_checkable
+from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, TypeAlias, TypedDict, runtime_checkable
 
 from ruststream.codec import Codec, CodecName, codec_of, key_bytes
 from ruststream.context import Context
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from ruststream.redis.stream import RedisStream
     from ruststream.redis.trim import Trim
 
+OrderKind: TypeAlias = Literal["relaxed", "strict"]
 KeyFunction: TypeAlias = Callable[[Any], bytes | str | int | None]
 
 _MOST_WORKERS: Final = 100_000
@@ -53,6 +54,8 @@ class SubscriberOptions(TypedDict, total=False):
     by_key: bool | KeyFunction
     """True: entries of one partition key run one after another in the order they were added, different keys side by
     side. A callable computes the key from the decoded payload. Default False."""
+    order: OrderKind
+    """With `by_key`: `"relaxed"` (default), or `"strict"`: later entries of a key wait while its head is retried."""
     max_in_flight: int | None
     """Entries read and not settled yet, at most. Default: four times `count` or `workers`, whichever is more; with
     `batch` also room for a batch per worker and one that gathers."""
@@ -113,6 +116,8 @@ class Subscriber:
     """Handlers that run at once."""
     by_key: bool
     """Whether entries of one key run one after another."""
+    strict: bool
+    """Whether later entries of a key wait while its head is being retried."""
     key_of: Callable[[Context], bytes | None] | None
     """Computes a delivery's key, where it is not the one in its header. None for an entry that does not decode."""
     max_in_flight: int
@@ -198,6 +203,7 @@ class Registration:
             raise ConfigError("batch_wait is how long a batch fills up, and there is no batch=")
         self._max_in_flight = _in_flight(options.get("max_in_flight"), self._workers, self._batch or 1)
         self._by_key = _by_key(options.get("by_key", False))
+        self._strict = _strict(options.get("order", "relaxed"), self._by_key, self._batch)
         codec = options.get("codec")
         self._codec = None if codec is None else codec_of(codec)
         self._on_error = ErrorPolicy(options.get("on_error"))
@@ -219,6 +225,8 @@ class Registration:
         self._idempotency = options.get("idempotency")
         if self._idempotency is not None and not isinstance(self._idempotency, Idempotent):
             raise ConfigError(f"idempotency must be Idempotent(ttl=...), not {self._idempotency!r}")
+        if self._strict and self._idempotency is not None:
+            raise ConfigError('order="strict" does not go together with idempotency in this version')
 
     def subscriber(
         self, name: str, source: RedisStream, codec: Codec, prefix: str = "", broker: Publishes | None = None
@@ -258,6 +266,7 @@ class Registration:
             plan=plan,
             workers=self._workers,
             by_key=self._by_key is not False,
+            strict=self._strict,
             key_of=None if isinstance(self._by_key, bool) else _key_of(self._by_key, plan),
             max_in_flight=self._max_in_flight or self._default_in_flight(source.count),
             batch=self._batch,
@@ -330,6 +339,18 @@ def _cap(max_attempts: object, on_exhausted: object, stream: str | None) -> tupl
     exhausted = dead_letter() if on_exhausted is None else on_exhausted
     _check_paths(stream, on_exhausted=[exhausted])
     return most, exhausted
+
+
+def _strict(order: object, by_key: bool | KeyFunction, batch: int | None) -> bool:
+    if order not in ("relaxed", "strict"):
+        raise ConfigError(f'order must be "relaxed" or "strict", not {order!r}')
+    if order == "relaxed":
+        return False
+    if by_key is False:
+        raise ConfigError('order="strict" keeps the entries of one key in order: it needs by_key')
+    if batch is not None:
+        raise ConfigError('order="strict" is for handlers that take one message: leave batch out')
+    return True
 
 
 def _backoff(value: object) -> Backoff | None:

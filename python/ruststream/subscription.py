@@ -92,6 +92,7 @@ class Subscription:
             renew_stalled=subscriber.renew_stalled,
             delay_key=subscriber.delay_key,
             fixed_consumer=source.consumer is not None,
+            strict=subscriber.strict,
             forget_after=source.forget_after,
             trim=None if source.trim is None else (source.trim.policy, source.trim.figure),
             dead_letter=subscriber.dead_letter,
@@ -139,6 +140,7 @@ class Subscription:
         """Read no more. What was never started is handed back at once, where someone would take it up."""
         self.draining = self._hands_back
         await self.consumer_core.stop_reading()
+        self.consumer_core.unkeep()
         if not self._hands_back:
             await self.consumer_core.let_through()
         self.finished_reading = True

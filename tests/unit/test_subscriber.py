@@ -151,7 +151,17 @@ def test_fewer_in_flight_than_workers_is_refused():
         subscriber_of(max_in_flight=2, workers=3)
 
 
-@pytest.mark.parametrize("option", ["order", "wokers"])
+def test_a_strict_order_is_one_of_keys():
+    assert not subscriber_of(by_key=True, order="relaxed").strict
+    assert subscriber_of(by_key=True, order="strict").strict
+    assert subscriber_of(by_key=lambda payload: payload, order="strict").strict
+    with pytest.raises(ConfigError, match="needs by_key"):
+        subscriber_of(order="strict")
+    with pytest.raises(ConfigError, match="order must be"):
+        subscriber_of(by_key=True, order="fifo")
+
+
+@pytest.mark.parametrize("option", ["wokers", "orders"])
 def test_an_option_that_there_is_not_is_refused(option):
     with pytest.raises(ConfigError, match=f"a subscriber has no option {option}"):
         subscriber_of(**{option: 1})

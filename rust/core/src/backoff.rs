@@ -44,6 +44,13 @@ impl Backoff {
     }
 }
 
+/// The wait after so many tries, where nobody has said another: it doubles, so that a retry never spins.
+pub fn growing(tries: u32) -> Duration {
+    const FIRST: Duration = Duration::from_millis(100);
+    const LONGEST: Duration = Duration::from_secs(10);
+    FIRST.saturating_mul(1 << tries.saturating_sub(1).min(7)).min(LONGEST)
+}
+
 const SECOND: u64 = 1000;
 
 /// Lets one line through per second and counts the rest.
@@ -76,6 +83,12 @@ mod tests {
         }
         backoff.reset();
         assert!(backoff.wait() <= Duration::from_millis(50));
+    }
+
+    #[test]
+    fn waits_that_nobody_chose_double_up_to_ten_seconds() {
+        let waits = [0, 1, 2, 3, 7, 8, u32::MAX].map(|tries| growing(tries).as_millis());
+        assert_eq!(waits, [100, 100, 200, 400, 6_400, 10_000, 10_000]);
     }
 
     #[test]

@@ -244,6 +244,15 @@ impl Token {
             .unwrap_or_else(|| self.id().to_string().into_bytes())
     }
 
+    /// The entry by itself, in a buffer of its own, as one that was delivered so often before.
+    pub(crate) fn copied_alone(&self, earlier: u32, idle_ms: u64, hash_keys: bool) -> RawBatch {
+        let (mut raw, mut buffer) = (RawBatch::default(), Vec::new());
+        let slot = Slot { idle_ms, earlier, ..Slot::new(self.id()) };
+        raw.push(&mut buffer, slot, &self.fields().collect::<Vec<_>>(), hash_keys);
+        raw.bytes = buffer.into();
+        raw
+    }
+
     /// Deliveries including this one; those of the entries it is a copy of count on.
     pub fn delivery_count(&self) -> u32 {
         let slot = self.slot();

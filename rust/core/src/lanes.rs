@@ -4,9 +4,9 @@
 //! next ready one, so a slow key holds up nothing but itself. Entries that come once more and fresh ones take turns,
 //! so a crowd that is retried again and again does not stand before what is new.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 
-use crate::entry::KEYLESS;
+use crate::entry::{EntryId, KEYLESS};
 use crate::partition::PARTITIONS;
 
 /// What may run now, of fresh entries or of those that come once more.
@@ -48,6 +48,16 @@ impl<T> Ready<T> {
     }
 }
 
+/// A partition whose head waits to run again, and nothing of it before.
+#[derive(Debug)]
+struct Kept {
+    head: EntryId,
+    /// The handler that asked for it has ended.
+    ended: bool,
+    /// The head is queued again.
+    back: bool,
+}
+
 /// Queued work of one subscription.
 #[derive(Debug)]
 pub struct Lanes<T> {
@@ -57,6 +67,7 @@ pub struct Lanes<T> {
     fresh: Ready<T>,
     again: Ready<T>,
     again_turn: bool,
+    kept: BTreeMap<u16, Kept>,
     queued: usize,
 }
 
@@ -68,6 +79,7 @@ impl<T> Default for Lanes<T> {
             fresh: Ready::default(),
             again: Ready::default(),
             again_turn: false,
+            kept: BTreeMap::new(),
             queued: 0,
         }
     }
@@ -141,12 +153,60 @@ impl<T> Lanes<T> {
     /// The item taken from `partition` has ended: the next of that partition may be taken.
     #[inline]
     pub fn finish(&mut self, partition: u16) {
+        if !self.kept.is_empty()
+            && let Some(kept) = self.kept.get_mut(&partition)
+        {
+            kept.ended = true;
+            if !kept.back {
+                return;
+            }
+            self.kept.remove(&partition);
+        }
         let Some(queue) = self.partitions.get(usize::from(partition)) else {
             return;
         };
         match queue.front().map(|(again, _)| *again) {
             None => self.taken[usize::from(partition)] = false,
             Some(again) => self.ready(again).partitions.push_back(partition),
+        }
+    }
+
+    /// The item taken from `partition` will come back (`put_back`): nothing else of the partition runs before it.
+    pub fn keep(&mut self, partition: u16, head: EntryId) {
+        self.kept.insert(partition, Kept { head, ended: false, back: false });
+    }
+
+    /// The partition that is kept for this head.
+    #[inline]
+    pub fn kept_for(&self, id: EntryId) -> Option<u16> {
+        let (partition, _) = self.kept.iter().find(|(_, kept)| kept.head == id && !kept.back)?;
+        Some(*partition)
+    }
+
+    /// What a partition was kept for is here: it is the next of that partition.
+    pub fn put_back(&mut self, partition: u16, item: T) {
+        let Some(queue) = self.partitions.get_mut(usize::from(partition)) else {
+            return;
+        };
+        queue.push_front((true, item));
+        self.queued += 1;
+        self.wake_kept(partition);
+    }
+
+    /// What partitions are kept for does not come back any more.
+    pub fn let_go(&mut self) {
+        let kept: Vec<_> = self.kept.iter().filter(|(_, kept)| !kept.back).map(|(partition, _)| *partition).collect();
+        for partition in kept {
+            self.wake_kept(partition);
+        }
+    }
+
+    fn wake_kept(&mut self, partition: u16) {
+        if let Some(kept) = self.kept.get_mut(&partition) {
+            kept.back = true;
+            if kept.ended {
+                self.finish(partition);
+            }
         }
     }
 
@@ -283,6 +343,55 @@ mod tests {
             assert_eq!(lanes.take(), None);
             lanes.finish(7);
         }
+    }
+
+    #[test]
+    fn a_kept_partition_runs_nothing_until_its_head_is_back() {
+        let head = EntryId::new(1, 0);
+        for ended_first in [true, false] {
+            let mut lanes = Lanes::default();
+            for item in 1..=2 {
+                lanes.push(7, false, item);
+            }
+            lanes.push(8, false, 9);
+            assert_eq!(lanes.take(), Some((7, 1)));
+            lanes.keep(7, head);
+            if ended_first {
+                lanes.finish(7);
+            }
+            assert_eq!(lanes.take(), Some((8, 9)), "others go on");
+            lanes.push(7, false, 3);
+            assert_eq!((lanes.take(), lanes.len()), (None, 2));
+            assert_eq!((lanes.kept_for(head), lanes.kept_for(EntryId::new(2, 0))), (Some(7), None));
+            lanes.put_back(7, 1);
+            if !ended_first {
+                assert_eq!(lanes.take(), None, "its handler still runs");
+                lanes.finish(7);
+            }
+            for item in 1..=3 {
+                assert_eq!((lanes.take(), lanes.take()), (Some((7, item)), None));
+                lanes.finish(7);
+            }
+            lanes.push(7, false, 4);
+            assert_eq!(lanes.take(), Some((7, 4)));
+        }
+    }
+
+    #[test]
+    fn a_head_that_does_not_come_back_gives_way() {
+        let mut lanes = Lanes::default();
+        for (partition, item) in [(7, 1), (7, 2), (8, 3), (8, 4)] {
+            lanes.push(partition, false, item);
+        }
+        for partition in [7, 8] {
+            assert!(lanes.take().is_some());
+            lanes.keep(partition, EntryId::ZERO);
+        }
+        lanes.finish(7);
+        lanes.let_go();
+        assert_eq!((lanes.take(), lanes.take()), (Some((7, 2)), None));
+        lanes.finish(8);
+        assert_eq!(lanes.take(), Some((8, 4)));
     }
 
     proptest! {

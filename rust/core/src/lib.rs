@@ -18,6 +18,7 @@ pub mod header;
 pub mod held;
 pub mod inbox;
 pub mod inspect;
+pub mod kept;
 pub mod lanes;
 pub mod letter;
 pub mod mark;

@@ -123,6 +123,11 @@ pub enum Action {
     Copy,
     /// Into the sorted set of delayed entries, and off the pending list, in one step.
     Delay(Duration),
+    /// It stays pending, and counts as delivered once more, to its owner.
+    Again {
+        /// It was sent before, and nobody knows whether it was carried out: if so, it counts once.
+        resent: bool,
+    },
     /// It stays pending under its own id; its due time goes into the sorted set of delayed entries.
     Park {
         /// From now.

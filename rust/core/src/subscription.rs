@@ -3,6 +3,7 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use parking_lot::Mutex;
 use tokio_util::sync::CancellationToken;
@@ -15,6 +16,7 @@ use crate::error::Result;
 use crate::event::{Event, Level, Sink, State};
 use crate::held::Held;
 use crate::inbox::{Arrival, Inbox};
+use crate::kept::{Head, Kept};
 use crate::settle::{Outcome, Settler};
 use crate::source::Source;
 use crate::stats::Stats;
@@ -47,6 +49,8 @@ pub struct Subscription {
     pub held: Arc<Held>,
     /// Outcomes under way.
     pub settler: Settler,
+    /// Heads of their keys that wait to run again.
+    pub kept: Kept,
     /// Counters.
     pub stats: Stats,
     /// Where events go.
@@ -93,6 +97,7 @@ impl Subscription {
             credits: Arc::new(Credits::new(parts.max_in_flight)),
             held: parts.held,
             settler: Settler::new(parts.gather),
+            kept: Kept::default(),
             stats: Stats::default(),
             events: parts.events,
             clock: parts.clock,
@@ -191,8 +196,27 @@ impl Subscription {
         Settled::Taken
     }
 
+    /// Keep a running delivery's entry here, to run it again after so long. It is held and renewed until then.
+    pub fn keep(&self, token: &Token, after: Duration) -> Settled {
+        let begun = self.begin_settle(token);
+        if begun == Settled::Taken {
+            let since_ms = self.clock.now_ms();
+            let due_ms = since_ms.saturating_add(u64::try_from(after.as_millis()).unwrap_or(u64::MAX));
+            self.kept.add(Head { token: token.clone(), since_ms, due_ms });
+        }
+        begun
+    }
+
+    /// Keep nothing any more: what waits to run again is retried as where no order is kept, when it is due.
+    pub fn unkeep(&self) {
+        let now = self.clock.now_ms();
+        for Head { token, due_ms, .. } in self.kept.take_all() {
+            self.settler.other(token, Outcome::Retry(Some(Duration::from_millis(due_ms.saturating_sub(now)))));
+        }
+    }
+
     /// Nothing is left to do here for a settled entry, and no answer is waited for.
-    fn let_go(&self, token: &Token) {
+    pub(crate) fn let_go(&self, token: &Token) {
         if token.advance(Mark::Settled, Mark::Done) {
             self.credits.give(1);
             self.source.moved_on();
@@ -271,6 +295,7 @@ impl Subscription {
         let ids: Vec<_> = tokens.iter().filter(|token| token.lose()).map(Token::id).collect();
         self.watched.lock().retain(|id| !ids.contains(id));
         if !ids.is_empty() {
+            self.kept.changed.notify_waiters();
             self.stats.lost.add(ids.len());
             let consumer = self.id;
             self.events.post(Event::Lost { consumer, ids });

@@ -9,7 +9,7 @@ use pyo3::exceptions::PyRuntimeError;
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyList, PySequence, PyTuple};
-use ruststream_core::backoff::Backoff;
+use ruststream_core::backoff::{Backoff, growing};
 use ruststream_core::batch::{Mark, Origin, Token};
 use ruststream_core::entry::KEYLESS;
 use ruststream_core::error::Error;
@@ -76,6 +76,8 @@ pub(crate) struct Consumer {
     /// Kept from one drive to the next, so that gathering acks allocates nothing.
     pub(crate) acks: Mutex<Vec<Token>>,
     by_key: bool,
+    /// Later entries of a key wait while its head is being retried.
+    strict: bool,
     /// The reader waits for room for so many entries.
     reads_at: usize,
     dead_letter: Option<Arc<str>>,
@@ -99,7 +101,7 @@ impl Consumer {
     #[new]
     #[pyo3(signature = (engine, client, *, name, stream, group, consumer, mode, min_idle, count, block, start_id,
                         start_at, create_group, recreate_group, max_in_flight, by_key, renew_stalled, delay_key,
-                        fixed_consumer, forget_after, trim, workers, attempts_key, max_attempts, on_exhausted,
+                        fixed_consumer, strict, forget_after, trim, workers, attempts_key, max_attempts, on_exhausted,
                         dead_letter=None, marks=None))]
     #[expect(clippy::too_many_arguments, clippy::fn_params_excessive_bools, reason = "keyword arguments of one caller")]
     fn new(
@@ -123,6 +125,7 @@ impl Consumer {
         renew_stalled: Option<f64>,
         delay_key: String,
         fixed_consumer: bool,
+        strict: bool,
         forget_after: f64,
         trim: Option<(String, f64)>,
         workers: usize,
@@ -191,6 +194,7 @@ impl Consumer {
             binding: Mutex::default(),
             acks: Mutex::default(),
             by_key,
+            strict,
             reads_at: count.max(1).div_ceil(2),
             dead_letter,
             group: shared,
@@ -296,9 +300,23 @@ impl Consumer {
         reason: Option<&str>,
         error: Option<&[u8]>,
     ) -> PyResult<bool> {
-        let token = &ctx.get().token;
+        let (token, partition) = (&ctx.get().token, ctx.get().partition);
         let letter = || letter(self.dead_letter.as_ref(), reason.unwrap_or_default(), error);
-        self.give(py, token, self::outcome(outcome, delay, letter)?)
+        match self::outcome(outcome, delay, letter)? {
+            // At a stop nothing is kept: who goes on with the key is another consumer.
+            Outcome::Retry(delay) if self.strict && partition != KEYLESS && !self.subscription.stop.is_cancelled() => {
+                let after = delay.unwrap_or_else(|| growing(token.delivery_count()));
+                // Under the lock, so that the head does not come back before its partition is kept for it.
+                let mut lanes = self.lanes.lock();
+                let settled = self.subscription.keep(token, after);
+                if settled == Settled::Taken {
+                    lanes.keep(partition, token.id());
+                }
+                drop(lanes);
+                answered(py, token, settled)
+            }
+            outcome => self.give(py, token, outcome),
+        }
     }
 
     /// Ack one delivery and publish its reply in the same step. False: it is not ours any more.
@@ -377,6 +395,12 @@ impl Consumer {
             Ok(())
         };
         control::future(py, &self.tasks, work, control::nothing)
+    }
+
+    /// Keep no head of a key any more: each is retried as where no order is kept, and its key goes on.
+    fn unkeep(&self) {
+        self.subscription.unkeep();
+        self.lanes.lock().let_go();
     }
 
     /// Give back what was never started.
@@ -518,11 +542,7 @@ impl Consumer {
 
 impl Consumer {
     fn give(&self, py: Python<'_>, token: &Token, outcome: Outcome) -> PyResult<bool> {
-        match self.subscription.settle(token, outcome) {
-            Settled::Taken => Ok(true),
-            Settled::NotOurs => Ok(false),
-            Settled::Twice => Err(errors::already_settled(py, &token.id().to_string())),
-        }
+        answered(py, token, self.subscription.settle(token, outcome))
     }
 
     fn spawn<F, W>(&self, work: F)
@@ -599,8 +619,7 @@ impl Consumer {
             let mut lanes = consumer.lanes.lock();
             for token in tokens {
                 let partition = if consumer.by_key { token.slot().partition } else { KEYLESS };
-                let again = token.comes_again();
-                lanes.push(partition, again, Queued { token, watched, key: Ok(None) });
+                push(&mut lanes, partition, Queued { token, watched, key: Ok(None) });
             }
             return;
         };
@@ -610,9 +629,27 @@ impl Consumer {
                 Ok(Some(key)) => ruststream_core::partition::partition(key.as_bytes(this.py())),
                 Ok(None) | Err(_) => KEYLESS,
             };
-            let again = token.comes_again();
-            this.get().lanes.lock().push(partition, again, Queued { token, watched, key });
+            push(&mut this.get().lanes.lock(), partition, Queued { token, watched, key });
         }
+    }
+}
+
+/// Whether the outcome is on its way; not, where the entry is not ours any more.
+fn answered(py: Python<'_>, token: &Token, settled: Settled) -> PyResult<bool> {
+    match settled {
+        Settled::Taken => Ok(true),
+        Settled::NotOurs => Ok(false),
+        Settled::Twice => Err(errors::already_settled(py, &token.id().to_string())),
+    }
+}
+
+/// Queue a delivery behind the others of its partition, or before them if the partition is kept for it.
+#[inline]
+fn push(lanes: &mut Lanes<Queued>, partition: u16, queued: Queued) {
+    let again = queued.token.comes_again();
+    match lanes.kept_for(queued.token.id()) {
+        Some(kept) => lanes.put_back(kept, queued),
+        None => lanes.push(partition, again, queued),
     }
 }
 

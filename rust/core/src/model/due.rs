@@ -73,6 +73,26 @@ impl Keyspace {
         Ok(verdicts)
     }
 
+    /// Count a delivery more of what stands as its order says. `resent`: or stands so already.
+    pub(super) fn count_again(&mut self, owner: &Origin, order: &Order, resent: bool) -> Verdict {
+        self.try_count_again(owner, order, resent).unwrap_or_else(refused)
+    }
+
+    fn try_count_again(&mut self, owner: &Origin, order: &Order, resent: bool) -> Result<Verdict> {
+        let id = order.token.id();
+        let mut verdict = self.check(owner, id, order.count)?;
+        if verdict == Verdict::Taken && resent {
+            verdict = self.check(owner, id, order.count.saturating_add(1))?;
+        }
+        if verdict == Verdict::Done {
+            let claim = Claim { count: Some(i64::from(order.count) + 1), just_id: true, ..Claim::default() };
+            if self.xclaim(&owner.stream, &owner.group, &owner.consumer, &claim, &[id])?.is_empty() {
+                verdict = Verdict::Gone;
+            }
+        }
+        Ok(verdict)
+    }
+
     /// Move copies that are due to the stream's end, and take over parked entries of the group that are.
     pub(super) fn due(&mut self, origin: &Origin, delay_key: &str, look: Look) -> Result<Handed> {
         let now = self.now();

@@ -197,6 +197,14 @@ impl StreamStore for ModelStore {
                 }
             }
             for again in [false, true] {
+                let counts = |action: &Action| *action == Action::Again { resent: again };
+                for (owner, held) in by_owner(orders, counts) {
+                    for at in held {
+                        verdicts[at] = keyspace.count_again(&owner, &orders[at], again);
+                    }
+                }
+            }
+            for again in [false, true] {
                 let parks = |action: &Action| matches!(action, Action::Park { resent, .. } if *resent == again);
                 for (owner, held) in by_owner(orders, parks) {
                     let parked: Vec<_> = held.iter().map(|at| &orders[*at]).collect();
@@ -207,7 +215,7 @@ impl StreamStore for ModelStore {
             }
             for (at, order) in orders.iter().enumerate() {
                 verdicts[at] = match &order.action {
-                    Action::Ack | Action::Park { .. } => continue,
+                    Action::Ack | Action::Again { .. } | Action::Park { .. } => continue,
                     Action::Reply(reply) => keyspace.reply(order, reply),
                     Action::Copy | Action::Delay(_) => keyspace.retry(order, delay_key),
                     Action::Bury(letter) => keyspace.bury(order, letter).unwrap_or_else(refused),

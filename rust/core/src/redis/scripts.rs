@@ -69,6 +69,11 @@ script!(
     PARK, "lua/parked.lua", "lua/park.lua"
 );
 script!(
+    /// KEYS stream; ARGV group, consumer, resent (0 or 1), then id and delivery count of each. One number per entry, as
+    /// `ACK` gives them.
+    AGAIN, "lua/parked.lua", "lua/again.lua"
+);
+script!(
     /// KEYS delay key, stream; ARGV group, consumer, members to look at, parked entries to take, members to pass over,
     /// leave those without a body pending (0 or 1).
     /// Returns how many copies were moved; the ms until the next member is due (-1: none); how many members are not
@@ -116,8 +121,8 @@ script!(
 /// Make the server know them all.
 pub(super) async fn load(connection: &mut MultiplexedConnection) -> Result<()> {
     for script in [
-        &ACK, &RETRY, &REPLY, &BURY, &REPLAY, &RENEW, &RELEASE, &SCAN, &TAKE, &PARK, &DUE, &EARLY, &CONSUMERS, &FORGET,
-        &TRIM, &MARK, &UNMARK, &MESSAGE,
+        &ACK, &RETRY, &REPLY, &BURY, &REPLAY, &RENEW, &RELEASE, &SCAN, &TAKE, &PARK, &AGAIN, &DUE, &EARLY, &CONSUMERS,
+        &FORGET, &TRIM, &MARK, &UNMARK, &MESSAGE,
     ] {
         let loaded: ::redis::RedisResult<String> = script.prepare_invoke().load_async(connection).await;
         loaded.map_err(|error| match Error::from(error) {

@@ -82,12 +82,14 @@ struct Together {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Kind {
     Ack,
+    Again { resent: bool },
     Park { resent: bool },
 }
 
 const fn kind(action: &Action) -> Option<Kind> {
     match action {
         Action::Ack => Some(Kind::Ack),
+        Action::Again { resent } => Some(Kind::Again { resent: *resent }),
         Action::Park { resent, .. } => Some(Kind::Park { resent: *resent }),
         Action::Copy | Action::Delay(_) | Action::Reply(_) | Action::Bury(_) => None,
     }
@@ -114,10 +116,11 @@ fn together_command(group: &Together, orders: &[Order], delay_key: &str) -> Cmd 
     let Together { owner, kind, orders: held } = group;
     let mut command = match kind {
         Kind::Ack => scripts::call(&scripts::ACK, &[&owner.stream]),
+        Kind::Again { .. } => scripts::call(&scripts::AGAIN, &[&owner.stream]),
         Kind::Park { .. } => scripts::call(&scripts::PARK, &[&owner.stream, delay_key]),
     };
     command.arg(&owner.group).arg(&owner.consumer);
-    if let Kind::Park { resent } = kind {
+    if let Kind::Park { resent } | Kind::Again { resent } = kind {
         command.arg(u8::from(*resent));
     }
     for order in held.iter().filter_map(|at| orders.get(*at)) {
@@ -142,7 +145,12 @@ fn retry_command(order: &Order, delay_key: &str) -> Result<Cmd> {
     with_id(&mut command, order.token.id());
     let delay = match order.action {
         Action::Delay(delay) => milliseconds(delay),
-        Action::Copy | Action::Ack | Action::Park { .. } | Action::Reply(_) | Action::Bury(_) => -1,
+        Action::Copy
+        | Action::Ack
+        | Action::Again { .. }
+        | Action::Park { .. }
+        | Action::Reply(_)
+        | Action::Bury(_) => -1,
     };
     command.arg(order.count).arg(delay).arg(u8::from(order.token.copy_of().is_some()));
     for (name, value) in &fields {
@@ -280,7 +288,7 @@ impl StreamStore for RedisStore {
         let mut moved = Vec::new();
         for (at, order) in orders.iter().enumerate() {
             let command = match &order.action {
-                Action::Ack | Action::Park { .. } => continue,
+                Action::Ack | Action::Again { .. } | Action::Park { .. } => continue,
                 Action::Reply(reply) => reply_command(order, reply),
                 Action::Copy | Action::Delay(_) => retry_command(order, delay_key),
                 Action::Bury(letter) => letters::bury(order, letter),

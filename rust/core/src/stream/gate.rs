@@ -87,6 +87,7 @@ impl State {
         self.waiting.retain(|Waiting { token, .. }| {
             if token.is_lost() {
                 subscription.skip(token);
+                pass_over(subscription, token);
             }
             token.mark() == Mark::Queued
         });
@@ -310,6 +311,7 @@ impl Gate {
         for token in tokens {
             state.passed.remove(&token.id());
             subscription.skip(token);
+            pass_over(subscription, token);
         }
     }
 }
@@ -442,6 +444,11 @@ fn say_refused(subscription: &Subscription, quiet: &Quiet, error: &Error) {
     }
 }
 
+/// A lane may keep its key for this one, which does not run: the next of its key may.
+fn pass_over(subscription: &Subscription, token: &Token) {
+    subscription.hand_over(Arrival::Tokens { tokens: vec![token.clone()], watched: false });
+}
+
 /// Settle what has used up its attempts; its handler is not called.
 fn give_up(subscription: &Subscription, gate: &Gate, tokens: &[Token]) {
     let given_up: Vec<_> = tokens.iter().filter(|token| token.begin()).cloned().collect();
@@ -458,5 +465,6 @@ fn give_up(subscription: &Subscription, gate: &Gate, tokens: &[Token]) {
     subscription.log(Level::Error, &text);
     for token in &given_up {
         subscription.settle(token, gate.cap.exhausted.clone());
+        pass_over(subscription, token);
     }
 }

@@ -10,6 +10,7 @@ mod gate_tests;
 mod group;
 mod idempotency;
 mod janitor;
+mod keep;
 mod lease;
 mod marked;
 mod marks;
@@ -294,6 +295,7 @@ impl Source for StreamSource {
             lease::run(self, subscription),
             delay::run(self, subscription),
             idempotency::run(self, subscription),
+            keep::run(self, subscription),
             janitor::run(self, subscription),
             trim::run(self, subscription),
             gate::run(self, subscription),

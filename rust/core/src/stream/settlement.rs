@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::{StreamSource, starts};
+use crate::backoff::growing;
 use crate::batch::{Origin, Token};
 use crate::entry::EntryId;
 use crate::error::Result;
@@ -19,9 +20,6 @@ pub(super) const CHUNK: usize = 500;
 /// What `min_idle` is taken for where nobody here has said when entries are recovered. A recoverer that is quicker than
 /// this would take entries from under every consumer; a busy one acks within milliseconds and is not slowed by it.
 const UNKNOWN_MIN_IDLE: Duration = Duration::from_millis(200);
-/// The wait before the second retry in a row; it doubles up to the maximum, so that a retry never spins.
-const FIRST_DELAY: Duration = Duration::from_millis(100);
-const MAX_DELAY: Duration = Duration::from_secs(10);
 
 /// Carry out all of `work`, or leave it as it is when the connection is lost on the way.
 pub(super) async fn carry_out(source: &StreamSource, subscription: &Subscription, work: &mut Work) -> Result<()> {
@@ -141,7 +139,7 @@ pub(super) fn standing(source: &StreamSource, subscription: &Subscription, token
     source.group.adopted(token.id()).unwrap_or_else(read)
 }
 
-fn order(source: &StreamSource, subscription: &Subscription, token: &Token, action: Action) -> Order {
+pub(super) fn order(source: &StreamSource, subscription: &Subscription, token: &Token, action: Action) -> Order {
     let (owner, count) = standing(source, subscription, token);
     let attempts = source.gate.as_ref().map(|gate| gate.used(token));
     Order { token: token.clone(), owner, count, action, attempts }
@@ -154,7 +152,7 @@ fn retry_action(source: &StreamSource, token: &Token, delay: Option<Duration>, r
         Some(delay) if delay.is_zero() => Action::Copy,
         Some(delay) => Action::Delay(delay),
         None if retries == 0 => Action::Copy,
-        None => Action::Delay(FIRST_DELAY.saturating_mul(1 << (retries - 1).min(7)).min(MAX_DELAY)),
+        None => Action::Delay(growing(retries)),
     }
 }
 
@@ -187,7 +185,7 @@ fn count(source: &StreamSource, subscription: &Subscription, work: &Work, verdic
 
 /// Say what could not be carried out, in one line however many: these entries stay pending and come back by recovery.
 /// Returns those that the server refused.
-fn note_failed(
+pub(super) fn note_failed(
     source: &StreamSource,
     subscription: &Subscription,
     orders: &[Order],

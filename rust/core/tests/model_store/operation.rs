@@ -116,6 +116,7 @@ impl Chooser {
             4 | 5 => Action::Park { delay: HOUR, resent: self.percent(30) },
             6 if self.percent(50) => letter(None),
             6 => letter(Some(b"ValueError: \xff")),
+            7 => Action::Again { resent: self.percent(30) },
             _ => {
                 // A reply always has fields: the two would say it in different words that there are none.
                 let reply = self.append();

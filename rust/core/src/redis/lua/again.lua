@@ -1,0 +1,20 @@
+local stream = KEYS[1]
+local group, consumer, resent = ARGV[1], ARGV[2], ARGV[3] == '1'
+local results = {}
+for at = 4, #ARGV, 2 do
+  local id, count = ARGV[at], tonumber(ARGV[at + 1])
+  local entry = pending(stream, group, id)
+  local result = 0
+  if entry then
+    -- Sent before, and carried out then: it counts once.
+    if entry.consumer == consumer and (entry.count == count or (resent and entry.count == count + 1)) then
+      local claimed = redis.call('XCLAIM', stream, group, consumer, 0, id, 'RETRYCOUNT', count + 1, 'JUSTID')
+      -- Without a body it is off the list now.
+      result = #claimed
+    else
+      result = -1
+    end
+  end
+  results[#results + 1] = result
+end
+return results
