@@ -158,7 +158,7 @@ async fn check_types(link: &Link, entries: &[Append]) -> Result<()> {
         // One who may not ask finds out from EXEC.
         let kind = reply.map(|reply| value::text(&reply)).unwrap_or_default();
         if !matches!(kind.as_str(), "stream" | "none" | "") {
-            let text = format!("WRONGTYPE the key holds a {kind}");
+            let text = "WRONGTYPE Operation against a key holding the wrong kind of value".to_owned();
             return Err(refused::refused(Error::Server(text), stream));
         }
     }
