@@ -7,13 +7,13 @@ import asyncio
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
 import msgspec
 import redis
 
-from benches.payments import GROUP
+from benches.payments import GROUP, LETTERS, REPLIES, beside, delay_key
 
 SETTLE_TIMEOUT = 30.0
 NOT_COUNTED = frozenset({"info"})  # the meter's own
@@ -36,7 +36,7 @@ class Meter:
     def __init__(self, job: Job) -> None:
         self._job = job
         self._witness = redis.Redis.from_url(job.url)
-        self._polls = 0
+        self._polls: Counter[str] = Counter()
         self._witness.ping()
         self.figures: dict[str, Any] = {}
 
@@ -48,11 +48,11 @@ class Meter:
 
     async def drained(self) -> None:
         """Return once the server says that nothing of the group is pending. Once all is acked, one look is enough."""
-        deadline = time.monotonic() + SETTLE_TIMEOUT
-        while self._pending():
-            if time.monotonic() > deadline:
-                raise RuntimeError(f"{self._pending()} entries are still pending after {SETTLE_TIMEOUT:g} s")
-            await asyncio.sleep(0.001)
+        await settled(self._pending, 0, "pending")
+
+    async def parked(self) -> None:
+        """Return once the server says that all messages wait for their time."""
+        await settled(self._parked, self._job.messages, "parked")
 
     def stop(self) -> None:
         """Stop the clock, on the same thread."""
@@ -60,7 +60,7 @@ class Meter:
         process, thread = time.process_time() - self._process, time.thread_time() - self._thread
         server = self._server_seconds() - self._server
         calls = self._command_calls() - self._calls
-        calls["xpending"] -= self._polls
+        calls.subtract(self._polls)
         messages = self._job.messages
         self.figures |= {
             "messages": messages,
@@ -84,9 +84,19 @@ class Meter:
         self.figures["length"] = self._witness.xlen(self._job.stream)
         self.figures["fields"] = {name.decode(): value.decode() for name, value in fields.items()}
 
-    def _pending(self) -> int:
-        self._polls += 1
+    def witness_keys(self) -> None:
+        """Note how long the stream is, and what was written beside it."""
+        stream = self._job.stream
+        self.figures |= {"length": self._witness.xlen(stream), "parked": self._witness.zcard(delay_key(stream))}
+        self.figures |= {what: self._witness.xlen(beside(stream, what)) for what in (LETTERS, REPLIES)}
+
+    async def _pending(self) -> int:
+        self._polls["xpending"] += 1
         return int(self._witness.xpending(self._job.stream, GROUP)["pending"])
+
+    async def _parked(self) -> int:
+        self._polls["zcard"] += 1
+        return int(self._witness.zcard(delay_key(self._job.stream)))
 
     def _server_seconds(self) -> float:
         info = self._witness.info("cpu")
@@ -99,6 +109,15 @@ class Meter:
         for name in NOT_COUNTED:
             del calls[name]
         return calls
+
+
+async def settled(count: Callable[[], Awaitable[int]], wanted: int, what: str) -> None:
+    """Return once there are so many; look once a millisecond."""
+    deadline = time.monotonic() + SETTLE_TIMEOUT
+    while (found := await count()) != wanted:
+        if time.monotonic() > deadline:
+            raise RuntimeError(f"{found} entries are {what} after {SETTLE_TIMEOUT:g} s, not {wanted}")
+        await asyncio.sleep(0.001)
 
 
 def main(work: Callable[[Job], Coroutine[Any, Any, dict[str, Any]]]) -> None:

@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 
 import msgspec
@@ -14,6 +14,7 @@ KEY = "h:redis-partition-key"
 CONTENT_TYPE = "h:content-type"
 KEYS = 997
 PIPELINE = 1000
+LETTERS, REPLIES = "letters", "replies"
 
 
 class Payment(msgspec.Struct):
@@ -80,6 +81,29 @@ def rewind(client: redis.Redis, stream: str) -> None:
     with suppress(redis.ResponseError):  # there is no such group, or no such stream
         client.xgroup_destroy(stream, GROUP)
     client.xgroup_create(stream, GROUP, id="0", mkstream=True)
+
+
+def beside(stream: str, what: str) -> str:
+    """Return the name of the stream that takes the letters or the replies of this one."""
+    return f"{stream}:{what}"
+
+
+def delay_key(stream: str) -> str:
+    """Return the key of what waits for its time, as this package names it."""
+    return f"{{{stream}}}:{GROUP}:delayed"
+
+
+def copy_of(backlog: str) -> Callable[[redis.Redis, str], None]:
+    """Return what makes a stream anew as a copy of this backlog, for those who add to it or delete from it."""
+
+    def prepare(client: redis.Redis, stream: str) -> None:
+        left = list(client.scan_iter(match=f"*{stream}*", count=10_000))  # with the keys that were written beside it
+        for at in range(0, len(left), PIPELINE):
+            client.unlink(*left[at : at + PIPELINE])
+        client.copy(backlog, stream)
+        rewind(client, stream)
+
+    return prepare
 
 
 def empty(client: redis.Redis, stream: str) -> None:

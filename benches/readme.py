@@ -27,8 +27,15 @@ def by_count(rows: list[Row]) -> str:
     return aligned(["messages/s at COUNT", *counts], [*lines, ["ratio", *ratios]], words=1)
 
 
+def by_outcome(rows: list[Row]) -> str:
+    """Return the rates of the outcomes, and the CPU of each, beside what they are compared with."""
+    shown = [column for column in SECTIONS["outcomes"].columns if column.key in {"rate", "process_us"}]
+    lines = [[row["contender"], *(column.cell(row, rows) for column in shown)] for row in rows]
+    return aligned(["outcome", *(column.title for column in shown)], lines, words=1)
+
+
 def digest(document: dict[str, object]) -> str:
-    """Return what the README shows: the drain at the largest COUNT and with the defaults, and all on asyncio."""
+    """Return what the README shows: the drain at the largest COUNT and with the defaults, and all else on asyncio."""
     sections: dict[str, list[Row]] = document["sections"]  # type: ignore[assignment]
     parts = [sentence(document["run"])]  # type: ignore[arg-type]
     for key in ("drain", "publish", "latency"):
@@ -40,6 +47,8 @@ def digest(document: dict[str, object]) -> str:
         parts += [f"**{section.title}.** {section.about}", section.markdown(shown, among=rows)]
         if key == "drain":
             parts.append(by_count(rows))
+    if rows := sections.get("outcomes"):  # runs of before it was measured have none
+        parts += [f"**{SECTIONS['outcomes'].title}.** {SECTIONS['outcomes'].about}", by_outcome(rows)]
     imports = {row["contender"]: row["milliseconds"] for row in sections["import"]}
     parts.append(f"`import ruststream` takes {imports['import ruststream']:.0f} ms.")
     parts.append(f"All tables, uvloop and the other COUNTs among them: [{FULL_TABLES}]({FULL_TABLES}).")

@@ -151,6 +151,27 @@ SECTIONS = {
         "median age",
         lambda row: float(row["median_us"] / 1e6),
     ),
+    "outcomes": Section(
+        "What an outcome costs",
+        "The same backlog, recovering; 8 workers (64 with idempotency), by key, 2,000 in flight. Ratios: to a plain "
+        "ack, and of dead letters to a blocking redis-py that copies and acknowledges by one script for each, 1,000 "
+        "in a pipeline. Commands within scripts are counted too: a mark is GET and SET before the handler, and again "
+        "after it. A message retried in mode new is read twice, and counted once. Dead letters and retries get half "
+        "of the messages, replies and marks a tenth.",
+        "COUNT",
+        (
+            Column("messages/s", "rate", whole),
+            Column("ratio", "rate", places(2), relative=True),
+            Column("loop CPU us", "loop_us", places(2)),
+            Column("ratio", "loop_us", places(2), relative=True),
+            Column("process CPU us", "process_us", places(2)),
+            Column("ratio", "process_us", places(2), relative=True),
+            Column("server busy", "server_busy", percent),
+            Column("commands/message", "commands_per_message", places(4)),
+        ),
+        "per message",
+        seconds_per_message,
+    ),
     "import": Section(
         "Import",
         "In an interpreter that has imported nothing yet.",
