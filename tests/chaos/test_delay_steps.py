@@ -73,3 +73,31 @@ def test_a_delayed_retry_survives_each_of_its_steps(
         assert effects[0].entry == ids[1]
         assert witness.xlen(STREAM) == 1
     note(step=step, how=how, answered=answered, delivery=effects[0].delivery)
+
+
+@pytest.mark.parametrize("after", [0.3, 1.5])
+def test_killed_while_an_entry_is_parked_it_comes_back_when_due(server, make_witness, start_worker, note, after):
+    """Another process hands it over: not before its time, and, where the delay is shorter than its poll, soon after."""
+    witness = make_witness(server)
+
+    def clock() -> float:
+        seconds, micros = witness.time()
+        return seconds + micros / 1e6
+
+    first = start_worker(server, "recovering", options=options_of("recovering")).started()
+    second = start_worker(server, "recovering", options=options_of("recovering")).started()
+    workers = [first, second]
+    ids = add_ids(witness, 1, misdeed=f"retries after {after}")
+    [(_, due)] = eventually(lambda: witness.zrange(DELAYED, 0, -1, withscores=True))
+    [row] = pending(witness).values()
+    asked = next(worker for worker in workers if str(worker.pid) in row.consumer)
+    asked.kill()
+    eventually(lambda: effects_of(*workers))
+    late = clock() - int(due) / 1000
+
+    [[effect]] = effects_of(*workers).values()
+    assert (effect.entry, effect.delivery) == (ids[1], 2)
+    assert late >= 0
+    assert late < 0.5 + MIN_IDLE
+    eventually(lambda: not pending(witness) and not witness.exists(DELAYED))
+    note(after=after, late=round(late, 3))
