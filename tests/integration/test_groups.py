@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from eventually import eventually_async
-from ruststream import Context, RustStream
+from ruststream import Context, Reply, RustStream, dead_letter, retry
 from ruststream.errors import RustStreamError, ServerTooOldError, SubscribeError
 from ruststream.redis import GroupPosition, RedisStream, StreamStart
 
@@ -218,6 +218,77 @@ async def test_a_lost_group_is_made_again_within_a_second(any_server, broker, st
         await eventually_async(lambda: app.health().healthy)
 
     assert seen.count(b"before") == 1
+
+
+@pytest.mark.parametrize(
+    ("mode", "outcome"),
+    [
+        ("recovering", lambda: retry(after=0.1)),
+        ("recovering", retry),
+        ("new", retry),
+        ("new", lambda: retry(after=0.1)),
+        ("recovering", lambda: dead_letter("bad")),
+        ("recovering", lambda: Reply(b"answer")),
+    ],
+    ids=["parked", "left", "copied", "delayed", "dead-lettered", "replied"],
+)
+async def test_an_outcome_whose_group_is_lost_meanwhile_is_asked_for_again(any_server, broker, stream, mode, outcome):
+    """B002, B042: the group goes while the handler runs, and there is no room to read: delivered again, not lost."""
+    seen, given = [], asyncio.Event()
+    options = {} if mode == "new" else {"min_idle": 1}
+    source = getattr(RedisStream, mode)("s", group="g", start_id="0", block=0.1, **options)
+
+    @broker.subscriber(source, max_in_flight=1, dead_letter="letters", reply_to="answers")
+    async def handle(ctx: Context):
+        seen.append(str(ctx.entry_id))
+        await given.wait()
+        return outcome() if len(seen) < 3 else None
+
+    async with RustStream("test", broker):
+        entry = stream.add("x")
+        await eventually_async(lambda: seen)
+        stream.client.xgroup_destroy("s", "g")
+        given.set()
+        sent = ("letters", "answers")
+        await eventually_async(lambda: len(seen) > 2 or any(stream.client.exists(name) for name in sent))
+        await eventually_async(lambda: stream.pending_ids() == [])
+
+    assert seen[:2] == [entry, entry]
+
+
+async def test_outcomes_around_the_making_of_a_lost_group_are_not_lost(any_server, broker, stream):
+    """B002: handlers end before, while and after their group is made again; each reply comes."""
+    bodies = {str(number).encode() for number in range(60)}
+
+    @broker.subscriber(RedisStream.recovering("s", group="g", min_idle=1, start_id="0"), workers=60, reply_to="answers")
+    async def handle(body: bytes):
+        await asyncio.sleep(0.3 + int(body) * 0.01)
+        return Reply(body)
+
+    async with RustStream("test", broker):
+        stream.add_numbered(0, 59)
+        await eventually_async(lambda: len(stream.pending_ids()) == 60)
+        stream.client.xgroup_destroy("s", "g")
+        await eventually_async(lambda: {fields[b"_payload"] for _, fields in stream.client.xrange("answers")} == bodies)
+        await eventually_async(lambda: stream.pending_ids() == [])
+
+
+async def test_a_kept_head_whose_group_is_lost_is_run_again(any_server, broker, stream):
+    """B002: order="strict", the group goes while the head of a key waits: it gives way, and is delivered again."""
+    seen = []
+    source = RedisStream.recovering("s", group="g", min_idle=1, start_id="0", block=0.1)
+
+    @broker.subscriber(source, by_key=True, order="strict", max_in_flight=2)
+    async def handle(body: bytes):
+        seen.append(body)
+        return retry(after=0.5) if seen == [b"1"] else None
+
+    async with RustStream("test", broker):
+        stream.add_numbered(1, 3)
+        await eventually_async(lambda: seen)
+        stream.client.xgroup_destroy("s", "g")
+        await eventually_async(lambda: seen.count(b"1") == 2 and b"3" in seen)
+        await eventually_async(lambda: stream.pending_ids() == [])
 
 
 @pytest.mark.parametrize("any_server", WITHOUT_CLAIM, indirect=True)

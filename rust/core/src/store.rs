@@ -158,11 +158,11 @@ pub(crate) fn copyable(fields: Vec<(Vec<u8>, Vec<u8>)>) -> Result<Vec<(Vec<u8>, 
 pub enum Verdict {
     /// Carried out.
     Done,
-    /// It was not on the pending list any more.
+    /// It was not on the pending list any more. For acks also: the group is gone.
     Gone,
     /// Someone else owns it.
     Taken,
-    /// The server refused it; the entry is still pending.
+    /// The server refused it; the entry is still pending, unless its group is what is missing.
     Refused(Error),
 }
 

@@ -6,7 +6,7 @@ use super::argument::{AddId, Range};
 use super::claim::Claim;
 use super::delayed::{self, Member};
 use super::keyspace::Keyspace;
-use super::operations::{Step, Taken, refused, score};
+use super::operations::{Step, Taken, score};
 use super::pending::PendingEntry;
 use crate::batch::Origin;
 use crate::entry::{EntryId, Slot};
@@ -42,7 +42,7 @@ fn count(entry: &PendingEntry) -> i64 {
 impl Keyspace {
     /// Park what stands as its order says. All orders are of one owner.
     pub(super) fn park(&mut self, owner: &Origin, orders: &[&Order], delay_key: &str) -> Vec<Verdict> {
-        self.try_park(owner, orders, delay_key).unwrap_or_else(|error| vec![refused(error); orders.len()])
+        self.try_park(owner, orders, delay_key).unwrap_or_else(|error| vec![Verdict::Refused(error); orders.len()])
     }
 
     fn try_park(&mut self, owner: &Origin, orders: &[&Order], delay_key: &str) -> Result<Vec<Verdict>> {
@@ -51,11 +51,7 @@ impl Keyspace {
             let (&Action::Park { delay, resent }, id) = (&order.action, order.token.id()) else {
                 continue;
             };
-            let verdict = match self.check(owner, id, order.count) {
-                // Without the group nothing is pending.
-                Err(Error::NoGroup(_)) => Verdict::Gone,
-                checked => checked?,
-            };
+            let verdict = self.check(owner, id, order.count)?;
             if verdict == Verdict::Done {
                 let member = delayed::parked(id, &owner.group, order.count);
                 // Sent before, and carried out then: it keeps its due time.
@@ -75,7 +71,7 @@ impl Keyspace {
 
     /// Count a delivery more of what stands as its order says. `resent`: or stands so already.
     pub(super) fn count_again(&mut self, owner: &Origin, order: &Order, resent: bool) -> Verdict {
-        self.try_count_again(owner, order, resent).unwrap_or_else(refused)
+        self.try_count_again(owner, order, resent).unwrap_or_else(Verdict::Refused)
     }
 
     fn try_count_again(&mut self, owner: &Origin, order: &Order, resent: bool) -> Result<Verdict> {

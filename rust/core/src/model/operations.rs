@@ -47,8 +47,8 @@ impl Step {
     }
 }
 
-/// A missing group means that nothing is pending any more: there is nothing left to settle.
-pub(super) fn refused(error: Error) -> Verdict {
+/// Without the group nothing is pending any more: there is nothing left to acknowledge.
+fn unacked(error: Error) -> Verdict {
     match error {
         Error::NoGroup(_) => Verdict::Gone,
         error => Verdict::Refused(error),
@@ -79,19 +79,19 @@ impl Keyspace {
             orders.iter().map(|order| self.check(owner, order.token.id(), order.count)).collect();
         let verdicts = match checked {
             Ok(verdicts) => verdicts,
-            Err(error) => return vec![refused(error); orders.len()],
+            Err(error) => return vec![unacked(error); orders.len()],
         };
         let mine = orders.iter().zip(&verdicts).filter(|(_, verdict)| **verdict == Verdict::Done);
         let mine: Vec<_> = mine.map(|(order, _)| order.token.id()).collect();
         match self.xack(&owner.stream, &owner.group, &mine) {
             Ok(_) => verdicts,
-            Err(error) => vec![refused(error); orders.len()],
+            Err(error) => vec![unacked(error); orders.len()],
         }
     }
 
     /// Copy an entry to the stream's end, now or later, and acknowledge it.
     pub(super) fn retry(&mut self, order: &Order, delay_key: &str) -> Verdict {
-        self.try_retry(order, delay_key).unwrap_or_else(refused)
+        self.try_retry(order, delay_key).unwrap_or_else(Verdict::Refused)
     }
 
     fn try_retry(&mut self, order: &Order, delay_key: &str) -> Result<Verdict> {
@@ -139,7 +139,7 @@ impl Keyspace {
 
     /// Add a reply, and acknowledge the entry that it replies to.
     pub(super) fn reply(&mut self, order: &Order, reply: &Append) -> Verdict {
-        self.try_reply(order, reply).unwrap_or_else(refused)
+        self.try_reply(order, reply).unwrap_or_else(Verdict::Refused)
     }
 
     fn try_reply(&mut self, order: &Order, reply: &Append) -> Result<Verdict> {

@@ -11,7 +11,7 @@ use parking_lot::RwLock;
 use super::argument::{Position, Range};
 use super::faults::{Faults, Operation};
 use super::keyspace::Keyspace;
-use super::operations::{Taken, refused};
+use super::operations::Taken;
 use super::reader::{self, ModelReader};
 use super::{Delivery, Model};
 use crate::batch::{Origin, RawBatch};
@@ -218,7 +218,7 @@ impl StreamStore for ModelStore {
                     Action::Ack | Action::Again { .. } | Action::Park { .. } => continue,
                     Action::Reply(reply) => keyspace.reply(order, reply),
                     Action::Copy | Action::Delay(_) => keyspace.retry(order, delay_key),
-                    Action::Bury(letter) => keyspace.bury(order, letter).unwrap_or_else(refused),
+                    Action::Bury(letter) => keyspace.bury(order, letter).unwrap_or_else(Verdict::Refused),
                 };
             }
             if let Some((key, ids)) = marks {

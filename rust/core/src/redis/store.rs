@@ -181,11 +181,11 @@ pub(super) fn verdict(reply: &Value) -> Verdict {
     }
 }
 
-/// A missing group means that nothing is pending any more: there is nothing left to settle.
-fn refused(error: Error) -> Verdict {
+/// Without the group nothing is pending any more: there is nothing left to acknowledge.
+fn unacked(kind: Kind, error: &Error) -> Verdict {
     match error {
-        Error::NoGroup(_) => Verdict::Gone,
-        error => Verdict::Refused(error),
+        Error::NoGroup(_) if kind == Kind::Ack => Verdict::Gone,
+        error => Verdict::Refused(error.clone()),
     }
 }
 
@@ -328,12 +328,12 @@ impl StreamStore for RedisStore {
             for (nth, at) in group.orders.iter().enumerate() {
                 verdicts[*at] = match &answers {
                     Ok(answers) => answers.get(nth).cloned().unwrap_or(Verdict::Taken),
-                    Err(error) => refused(error.clone()),
+                    Err(error) => unacked(group.kind, error),
                 };
             }
         }
         for (at, reply) in moved.into_iter().zip(replies) {
-            verdicts[at] = reply.map_or_else(refused, |reply| verdict(&reply));
+            verdicts[at] = reply.map_or_else(Verdict::Refused, |reply| verdict(&reply));
         }
         Ok(verdicts)
     }

@@ -180,10 +180,23 @@ impl Group {
         resume
     }
 
+    /// The stream was made anew: all of it is to be read, and what was held or left of the old one does not come back.
+    pub(super) fn begins_anew(&self) -> EntryId {
+        let mut marks = self.marks.lock();
+        marks.left.clear();
+        marks.held_over.clear();
+        EntryId::ZERO
+    }
+
     /// Whether an entry that is read now was settled here while its group was being made again.
     pub(super) fn settled_over(&self, id: EntryId) -> bool {
         let mut marks = self.marks.lock();
         marks.held_over.remove(&id) && !marks.left.contains(&id)
+    }
+
+    /// Whether the group was made again while the entry was held, and has not given it out since.
+    pub(super) fn is_held_over(&self, id: EntryId) -> bool {
+        self.marks.lock().held_over.contains(&id)
     }
 
     /// An entry held here was delivered once more, to `owner`: from now on that is what its settling must match.
@@ -203,8 +216,12 @@ impl Group {
     pub(super) fn forget_adopted(&self, id: EntryId) {
         if self.any_adopted.load(Ordering::Acquire) {
             let mut adopted = self.adopted.lock();
-            adopted.remove(&id);
+            let given_out = adopted.remove(&id).is_some();
             self.any_adopted.store(!adopted.is_empty(), Ordering::Release);
+            drop(adopted);
+            if given_out {
+                self.marks.lock().held_over.remove(&id);
+            }
         }
     }
 }

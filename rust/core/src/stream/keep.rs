@@ -82,7 +82,8 @@ async fn count(
     let again = || Action::Again { resent };
     let orders: Vec<_> =
         heads.iter().map(|head| settlement::order(source, subscription, &head.token, again())).collect();
-    let verdicts = source.store.settle(&subscription.origin, &[], &orders, source.side_keys(&[])).await?;
+    let mut verdicts = source.store.settle(&subscription.origin, &[], &orders, source.side_keys(&[])).await?;
+    settlement::mind_lost_group(source, &orders, &mut verdicts);
     settlement::note_failed(source, subscription, &orders, &verdicts);
     for ((head, order), verdict) in heads.iter().zip(&orders).zip(&verdicts) {
         if *verdict != Verdict::Done {

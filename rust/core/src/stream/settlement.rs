@@ -7,7 +7,7 @@ use super::{StreamSource, starts};
 use crate::backoff::growing;
 use crate::batch::{Origin, Token};
 use crate::entry::EntryId;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::event::Level;
 use crate::refused::refused as refusal_of;
 use crate::settle::{Outcome, Work};
@@ -59,7 +59,8 @@ pub(super) async fn carry_out(source: &StreamSource, subscription: &Subscription
     let settled = orders.iter().filter(|order| !matches!(order.action, Action::Park { .. })).map(|order| &order.token);
     let marked = source.gate.as_ref().map(|gate| gate.marked(work.acks.iter().chain(settled))).unwrap_or_default();
     let side = source.side_keys(&marked);
-    let verdicts = source.store.settle(&subscription.origin, &plain, &orders, side).await?;
+    let mut verdicts = source.store.settle(&subscription.origin, &plain, &orders, side).await?;
+    mind_lost_group(source, &orders, &mut verdicts);
     if let Some(marks) = &source.marks
         && orders.iter().any(|order| matches!(order.action, Action::Reply(_)))
     {
@@ -73,23 +74,24 @@ pub(super) async fn carry_out(source: &StreamSource, subscription: &Subscription
         let refused = orders.iter().zip(&verdicts).filter(|(_, verdict)| matches!(verdict, Verdict::Refused(_)));
         (gate, gate.ended(refused.map(|(order, _)| &order.token)))
     });
-    source.group.acked(&work.acks);
-    subscription.complete(&work.acks);
-    for token in &left {
-        source.left(token);
-    }
-    subscription.complete(&left);
     let others = work.others.into_iter().filter(|(_, outcome)| !is_left(source, outcome));
     let others: Vec<_> = others.map(|(token, _)| token).collect();
-    if !others.is_empty() {
-        source.group.acked(&others);
-        subscription.complete(&others);
+    source.group.acked(&work.acks);
+    source.group.acked(&others);
+    // Before they are let go: a group that is made again meanwhile begins before what is held or was left.
+    for token in &left {
+        source.left(token);
     }
     for (order, verdict) in orders.iter().zip(&verdicts) {
         let parked = matches!(order.action, Action::Park { .. }) && *verdict == Verdict::Done;
         if parked || matches!(verdict, Verdict::Refused(_)) {
             source.group.left(order.token.id());
         }
+    }
+    subscription.complete(&work.acks);
+    subscription.complete(&left);
+    if !others.is_empty() {
+        subscription.complete(&others);
     }
     drop(parking);
     if parks || orders.iter().any(|order| matches!(order.action, Action::Delay(_))) {
@@ -103,6 +105,16 @@ pub(super) async fn carry_out(source: &StreamSource, subscription: &Subscription
         let _ = starts::note_ends(source, subscription, gate, &ended).await;
     }
     Ok(())
+}
+
+/// An entry whose group was lost is gone without its outcome: the group that is made again gives it out once more. An ack
+/// had nothing else to do.
+pub(super) fn mind_lost_group(source: &StreamSource, orders: &[Order], verdicts: &mut [Verdict]) {
+    for (order, verdict) in orders.iter().zip(verdicts) {
+        if *verdict == Verdict::Gone && order.action != Action::Ack && source.group.is_held_over(order.token.id()) {
+            *verdict = Verdict::Refused(Error::NoGroup("its group was lost".into()));
+        }
+    }
 }
 
 /// Whether nothing is sent for an entry with this outcome: it stays pending as it is.
@@ -208,15 +220,21 @@ pub(super) fn note_failed(
     if let Some((error, action)) = cause
         && let Some(unsaid) = source.refusals.allow(subscription.clock.now_ms())
     {
+        let then = if matches!(error, Error::NoGroup(_)) {
+            "they are delivered again once their group is made again, unless their stream is gone too"
+        } else {
+            "they stay pending"
+        };
         let (to, error) = match action {
             Action::Bury(letter) => (format!("to dead-letter to {}", letter.to()), error.clone()),
-            Action::Reply(reply) => ("to settle".to_owned(), refusal_of(error.clone(), &reply.stream)),
+            Action::Reply(reply) if !matches!(error, Error::NoGroup(_)) => {
+                ("to settle".to_owned(), refusal_of(error.clone(), &reply.stream))
+            }
             _ => ("to settle".to_owned(), error.clone()),
         };
         let (count, ids) = (refused.len(), some_ids(&refused));
-        let text = format!(
-            "the server refused {to} {count} entries, they stay pending: {error} ({ids}) ({unsaid} more like this)"
-        );
+        let text =
+            format!("the server refused {to} {count} entries, {then}: {error} ({ids}) ({unsaid} more like this)");
         subscription.log(Level::Error, &text);
     }
     if !taken.is_empty() {

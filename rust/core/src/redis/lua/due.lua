@@ -22,7 +22,7 @@ for at = 1, #due, 2 do
     passed = passed + 1
   else
     local id = parts[1]
-    local entry = pending(stream, group, id)
+    local entry = pending_if_any(stream, group, id)
     if not entry or entry.count ~= tonumber(parts[3]) then
       -- Settled meanwhile, or somebody's who was not told of its delay.
       redis.call('ZREM', delayed, member)

@@ -15,7 +15,7 @@ for at = 3, #ARGV, 3 do
         redis.call('ZREM', delayed, member)
         answer = lain(score, idle)
       else
-        local entry = pending(stream, group, id)
+        local entry = pending_if_any(stream, group, id)
         if entry and entry.consumer == consumer and entry.count == earlier + 1 then
           if count ~= earlier then
             redis.call('ZREM', delayed, member)

@@ -28,13 +28,20 @@ local function lain(score, idle)
 end
 
 -- Counts are cut at 32 bits: XNACK FATAL sets the greatest there is.
+local function as_pending(seen)
+  return seen and {consumer = seen[2], idle = seen[3], count = math.min(seen[4], 4294967295)}
+end
+
 local function pending(stream, group, id)
+  return as_pending(redis.call('XPENDING', stream, group, id, id, 1)[1])
+end
+
+-- Without the group nothing is pending.
+local function pending_if_any(stream, group, id)
   local seen = redis.pcall('XPENDING', stream, group, id, id, 1)
   if seen.err then
-    -- Without the group nothing is pending.
     if string.find(seen.err, 'NOGROUP') then return nil end
     error(seen)
   end
-  seen = seen[1]
-  return seen and {consumer = seen[2], idle = seen[3], count = math.min(seen[4], 4294967295)}
+  return as_pending(seen[1])
 end
