@@ -30,7 +30,8 @@ class Publishing:
             PublishUncertainError: the answer was lost.
         """
         self.check_loop()
-        ticket = self._client.publish(message.stream, message.payload, message.fields, **message.trimming)
+        stream, payload, fields, trim = message
+        ticket = self._client.publish(stream, payload, fields, *trim)
         return await self._bell.answer(ticket)  # type: ignore[no-any-return]
 
     async def publish_many(self, messages: OutgoingMany | None) -> list[EntryId]:
@@ -43,9 +44,8 @@ class Publishing:
         if messages is None:
             return []
         self.check_loop()
-        ticket = self._client.publish_many(
-            messages.stream, messages.payloads, messages.fields, messages.keys, **messages.trimming
-        )
+        stream, payloads, fields, keys, trim = messages
+        ticket = self._client.publish_many(stream, payloads, fields, keys, *trim)
         return checked(await self._bell.answer(ticket))
 
     async def publish_together(self, messages: Sequence[Outgoing]) -> list[EntryId]:
@@ -58,11 +58,7 @@ class Publishing:
         if not messages:
             return []
         self.check_loop()
-        entries = [
-            (one.stream, one.payload, one.fields, trim["maxlen"], trim["minid"], trim["approximate"])
-            for one in messages
-            for trim in (one.trimming,)
-        ]
+        entries = [(stream, payload, fields, *trim) for stream, payload, fields, trim in messages]
         return checked(await self._bell.answer(self._client.publish_together(entries)))
 
     def check_loop(self) -> None:

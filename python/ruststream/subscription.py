@@ -236,7 +236,7 @@ class Subscription:
             return
         try:
             reply = self._subscriber.replies.message(value)
-            ours = self.consumer_core.reply(ctx, reply.stream, reply.payload, reply.fields, **reply.trimming)
+            ours = self.consumer_core.reply(ctx, reply.stream, reply.payload, reply.fields, *reply.trimming)
         except RustStreamError as error:
             self.raised(ctx, error)
             return

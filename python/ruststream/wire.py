@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Final, TypedDict
+from typing import Any, Final, NamedTuple, TypedDict
 
 from ruststream.codec import Codec, encoded, is_payload, key_bytes, type_name
 from ruststream.context import PARTITION_KEY_HEADER, EntryId, HeadersView, entry_id_text, header_values
@@ -16,6 +15,7 @@ _MOST_ENTRIES: Final = 2**63 - 1
 _MOST_HEADERS: Final = 3000
 """Headers of one message: a script of the server, which makes retry copies and sends replies, takes little more."""
 
+_NO_HEADERS: Final[Mapping[str, bytes]] = {}
 _CONTENT_TYPE: Final = b"content-type"
 _KEY: Final = PARTITION_KEY_HEADER.encode()
 
@@ -37,7 +37,7 @@ class PublishOptions(TypedDict, total=False):
     """Let the server trim a little later, which costs it less. Default True."""
 
 
-class Trimming(TypedDict):
+class Trimming(NamedTuple):
     """How the stream is trimmed when an entry is added."""
 
     maxlen: int | None
@@ -45,9 +45,11 @@ class Trimming(TypedDict):
     approximate: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Outgoing:
-    """One message as it is sent."""
+_UNTRIMMED: Final = Trimming(None, None, approximate=True)
+
+
+class Outgoing(NamedTuple):
+    """One message as it is sent. A tuple, since one is made for each publish."""
 
     stream: str
     payload: bytes
@@ -56,8 +58,7 @@ class Outgoing:
     trimming: Trimming
 
 
-@dataclass(frozen=True, slots=True)
-class OutgoingMany:
+class OutgoingMany(NamedTuple):
     """Messages for one stream, as they are sent together."""
 
     stream: str
@@ -92,9 +93,11 @@ def outgoing_message(
         payload, default_type = encoded(message, codec)
     except Exception as error:
         raise _unencodable(message, codec, name, "a message", error) from error
-    fields = header_fields(
-        wire_headers(headers), chosen_type(content_type, headers, message) or default_type, key_bytes(key, "key")
-    )
+    if headers is None and content_type is None:
+        wire, kind = _NO_HEADERS, default_type
+    else:
+        wire, kind = wire_headers(headers), chosen_type(content_type, headers, message) or default_type
+    fields = header_fields(wire, kind, None if key is None else key_bytes(key, "key"))
     return Outgoing(name, payload, fields, trimming(maxlen, minid, approximate))
 
 
@@ -181,13 +184,15 @@ def trimming(maxlen: object, minid: object, approximate: object) -> Trimming:
     Raises:
         ConfigError: both bounds are given, or one is wrong.
     """
+    if maxlen is None and minid is None and approximate is True:
+        return _UNTRIMMED
     if maxlen is not None and minid is not None:
         raise ConfigError("maxlen and minid can't be given both: a stream is trimmed by one of them")
-    return {
-        "maxlen": None if maxlen is None else whole(maxlen, "maxlen", 0, _MOST_ENTRIES),
-        "minid": None if minid is None else entry_id_text(minid, "minid"),
-        "approximate": yes_or_no(approximate, "approximate"),
-    }
+    return Trimming(
+        None if maxlen is None else whole(maxlen, "maxlen", 0, _MOST_ENTRIES),
+        None if minid is None else entry_id_text(minid, "minid"),
+        yes_or_no(approximate, "approximate"),
+    )
 
 
 def wire_headers(headers: object) -> dict[str, bytes]:

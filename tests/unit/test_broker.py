@@ -128,7 +128,7 @@ async def test_publishing_without_an_app(no_server):
         assert sent.fields == [
             (b"content-type", b"application/msgpack"), (b"a", b"b"), (b"redis-partition-key", b"acc"),
         ]  # fmt: skip
-        assert sent.trimming == {"maxlen": 5, "minid": None, "approximate": True}
+        assert sent.trimming == (5, None, True)
     assert (client.closed, bell.closed) == (1, 1)
     with pytest.raises(ShutDownError, match="not connected"):
         await broker.publish({"id": 1}, "payments")
@@ -144,7 +144,7 @@ async def test_publishing_many(no_server):
         sent, none = broker._publishing.calls
         assert (sent.stream, sent.payloads, len(ids), none) == ("payments", [b'{"id":1}', b'{"id":2}'], 2, None)
         assert sent.keys == [b"1", b"2"]
-        assert sent.trimming["minid"] == "5-0"
+        assert sent.trimming.minid == "5-0"
 
 
 @pytest.mark.parametrize(

@@ -80,7 +80,7 @@ def test_where_a_value_goes():
     assert replies(untold, reply_to="r", prefix="p.").message(Screened(1)).stream == "p.r"
     assert replies(untold, reply=True).message(Refund(1)).stream == "refunds"
     sent = replies(untold, reply_to="r").message(Reply(b"x", to="t", key="k", headers={"A": "b"}, maxlen=5))
-    assert (sent.stream, sent.payload, sent.trimming["maxlen"]) == ("t", b"x", 5)
+    assert (sent.stream, sent.payload, sent.trimming.maxlen) == ("t", b"x", 5)
     assert dict(sent.fields) == {
         b"content-type": b"application/octet-stream", b"a": b"b", b"redis-partition-key": b"k",
     }  # fmt: skip

@@ -101,9 +101,9 @@ def test_a_target_is_needed():
 
 
 def test_trimming():
-    assert trimming(None, None, True) == {"maxlen": None, "minid": None, "approximate": True}
-    assert trimming(0, None, False) == {"maxlen": 0, "minid": None, "approximate": False}
-    assert trimming(None, "5", True)["minid"] == "5-0"
+    assert trimming(None, None, True) == (None, None, True)
+    assert trimming(0, None, False) == (0, None, False)
+    assert trimming(None, "5", True).minid == "5-0"
 
 
 @pytest.mark.parametrize(

@@ -301,6 +301,7 @@ fn lost(error: &Error) -> Error {
 mod tests {
     use std::sync::atomic::AtomicUsize;
 
+    use bytes::Bytes;
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     use tokio::net::{TcpListener, TcpStream};
     use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
@@ -381,7 +382,7 @@ mod tests {
     }
 
     fn entries(streams: &[&str]) -> Vec<Append> {
-        let fields = vec![(b"_payload".to_vec(), b"body".to_vec())];
+        let fields = vec![(Bytes::from_static(b"_payload"), Bytes::from_static(b"body"))];
         streams.iter().map(|stream| Append { stream: (*stream).into(), fields: fields.clone(), trim: None }).collect()
     }
 

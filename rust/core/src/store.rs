@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use bytes::Bytes;
 
 use crate::batch::{Origin, RawBatch, Token};
 use crate::entry::{EntryId, Slot};
@@ -308,8 +309,8 @@ pub struct ConsumerRow {
 pub struct Append {
     /// The stream.
     pub stream: Arc<str>,
-    /// Name and value pairs.
-    pub fields: Vec<(Vec<u8>, Vec<u8>)>,
+    /// Name and value pairs. What entries have in common is shared.
+    pub fields: Vec<(Bytes, Bytes)>,
     /// Trim the stream on the way.
     pub trim: Option<Trim>,
 }

@@ -102,7 +102,7 @@ impl Side {
     }
 
     async fn add(&self) {
-        let fields = vec![(b"_payload".to_vec(), b"body".to_vec())];
+        let fields = vec![(b"_payload"[..].into(), b"body"[..].into())];
         let added = self.store.append(&[Append { stream: STREAM.into(), fields, trim: None }], None).await;
         assert!(added.is_ok_and(|added| added[0].is_ok()));
     }

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::Bytes;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyList, PySequence, PyTuple};
 use ruststream_core::backoff::Backoff;
@@ -314,24 +315,24 @@ pub(crate) fn seconds(seconds: f64) -> Duration {
     Duration::try_from_secs_f64(seconds.max(0.0)).unwrap_or(Duration::MAX)
 }
 
-pub(crate) fn pairs(headers: &Bound<'_, PySequence>) -> PyResult<Vec<(Vec<u8>, Vec<u8>)>> {
+pub(crate) fn pairs(headers: &Bound<'_, PySequence>) -> PyResult<Vec<(Bytes, Bytes)>> {
     let mut pairs = Vec::with_capacity(headers.len()?);
     for header in headers.try_iter()? {
         let header = header?;
         let header = header.cast::<PyTuple>()?;
         let (name, value) = (header.get_item(0)?, header.get_item(1)?);
         let name = [header::PREFIX, name.cast::<PyBytes>()?.as_bytes()].concat();
-        pairs.push((name, value.cast::<PyBytes>()?.as_bytes().to_vec()));
+        pairs.push((name.into(), Bytes::copy_from_slice(value.cast::<PyBytes>()?.as_bytes())));
     }
     Ok(pairs)
 }
 
-pub(crate) fn fields(payload: &[u8], headers: &[(Vec<u8>, Vec<u8>)], key: Option<&[u8]>) -> Vec<(Vec<u8>, Vec<u8>)> {
+pub(crate) fn fields(payload: &[u8], headers: &[(Bytes, Bytes)], key: Option<&[u8]>) -> Vec<(Bytes, Bytes)> {
     let mut fields = Vec::with_capacity(headers.len() + 2);
-    fields.push((header::PAYLOAD.to_vec(), payload.to_vec()));
+    fields.push((Bytes::from_static(header::PAYLOAD), Bytes::copy_from_slice(payload)));
     fields.extend_from_slice(headers);
     if let Some(key) = key {
-        fields.push((header::KEY.to_vec(), key.to_vec()));
+        fields.push((Bytes::from_static(header::KEY), Bytes::copy_from_slice(key)));
     }
     fields
 }

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use bytes::Bytes;
 use parking_lot::Mutex;
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::gc::{PyTraverseError, PyVisit};
@@ -336,7 +337,7 @@ impl Consumer {
         let token = &ctx.get().token;
         let mut headers = client::pairs(headers)?;
         if !headers.iter().any(|(name, _)| name == header::CORRELATION_ID) {
-            headers.push((header::CORRELATION_ID.to_vec(), token.correlation_id()));
+            headers.push((Bytes::from_static(header::CORRELATION_ID), token.correlation_id().into()));
         }
         let reply = Append {
             stream: stream.into(),

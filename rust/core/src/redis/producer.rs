@@ -49,8 +49,9 @@ impl Producer {
         let mut producer = String::new();
         let mut number = stamp.map_or(0, |stamp| stamp.first);
         for (at, entry) in entries.iter().enumerate() {
-            let mut command = cmd("XADD");
-            command.arg(&*entry.stream);
+            let bytes: usize = entry.fields.iter().map(|(name, value)| name.len() + value.len()).sum();
+            let mut command = Cmd::with_capacity(entry.fields.len() * 2 + 9, bytes + entry.stream.len() + 80);
+            command.arg("XADD").arg(&*entry.stream);
             if let Some(stamp) = stamp {
                 if at % BLOCK == 0 {
                     producer = format!("{}-{}-{}", self.name, stamp.generation, at / BLOCK);
@@ -177,6 +178,6 @@ pub(super) fn with_entry(command: &mut Cmd, entry: &Append) {
     }
     command.arg("*");
     for (name, value) in &entry.fields {
-        command.arg(name).arg(value);
+        command.arg(&**name).arg(&**value);
     }
 }

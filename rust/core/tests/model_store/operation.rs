@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::Bytes;
 use fastrand::Rng;
 use ruststream_core::header;
 use ruststream_core::letter::{Letter, Reason};
@@ -102,7 +103,10 @@ impl Chooser {
         let fields = if self.percent(1) { Vec::new() } else { fields };
         Append {
             stream: STREAM.into(),
-            fields: fields.into_iter().map(|(name, value)| (name.to_vec(), value.to_vec())).collect(),
+            fields: fields
+                .into_iter()
+                .map(|(name, value)| (Bytes::copy_from_slice(name), Bytes::copy_from_slice(value)))
+                .collect(),
             trim,
         }
     }
