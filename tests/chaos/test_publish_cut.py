@@ -73,6 +73,21 @@ async def test_many_messages_whose_answers_are_lost_are_there_once_each(cut):
         ]
 
 
+@pytest.mark.parametrize("body", [b"0100", b"0260", b"0999", b"1700"])
+async def test_many_messages_that_are_cut_half_way_are_there_once_each(cut, body):
+    """The server has a part of them when the connection goes, in whichever message: each is there once, in order."""
+    async with cut() as (witness, relay), RedisBroker(relay.url) as broker:
+        await broker.publish(b"before", "s")
+        relay.drop(b"$4\r\n" + body + b"\r\n")
+        messages = [b"%04d" % number for number in range(2000)]
+        ids = await asyncio.wait_for(broker.publish_many(messages, "s"), 30)
+
+        assert relay.dropped == 1
+        assert [(entry.decode(), fields[b"_payload"]) for entry, fields in witness.xrange("s")][1:] == [
+            (str(entry_id), body) for entry_id, body in zip(ids, messages, strict=True)
+        ]
+
+
 @pytest.mark.parametrize("name", UNKNOWN)
 async def test_without_idmp_it_is_uncertain(cut, name):
     """No IDMP: PublishUncertainError, sent once, and the next publish goes through."""

@@ -38,6 +38,13 @@ impl std::fmt::Debug for Connection {
     }
 }
 
+/// A connection, and its number.
+#[derive(Clone)]
+pub(super) struct Leased {
+    connection: MultiplexedConnection,
+    made: u64,
+}
+
 /// A connection that is there when it is needed.
 #[derive(Debug)]
 pub(super) struct Link {
@@ -133,7 +140,20 @@ impl Link {
     /// Many commands, one reply each; a server's error stays with its command. They are sent once: what to do about
     /// lost replies is the caller's to say.
     pub(super) async fn pipeline(&self, commands: &Pipeline) -> Result<Vec<Result<Value>>> {
-        let (mut connection, made, _) = self.get().await?;
+        let leased = self.lease().await?;
+        self.pipeline_on(leased, commands).await
+    }
+
+    /// The connection as it is now, for pipelines that must not go to different ones: what is sent on one that was lost
+    /// is lost with it.
+    pub(super) async fn lease(&self) -> Result<Leased> {
+        let (connection, made, _) = self.get().await?;
+        Ok(Leased { connection, made })
+    }
+
+    /// The same as `pipeline`, on this connection.
+    pub(super) async fn pipeline_on(&self, leased: Leased, commands: &Pipeline) -> Result<Vec<Result<Value>>> {
+        let Leased { mut connection, made } = leased;
         let replies = connection.send_packed_commands(commands, 0, commands.len()).await;
         let replies = self.check(replies, made).await?;
         if replies.len() != commands.len() {

@@ -8,7 +8,7 @@ use ::redis::{Cmd, Pipeline, Value, cmd};
 use fastrand::Rng;
 use parking_lot::Mutex;
 
-use super::link::Link;
+use super::link::{Leased, Link};
 use super::probe;
 use super::value::{self, field, integer};
 use crate::entry::EntryId;
@@ -19,6 +19,8 @@ use crate::store::{Append, Stamp};
 /// Entries that share a producer's name. A stream keeps the last numbers of each producer, a hundred unless it is told
 /// otherwise (`IDMP-MAXSIZE`), and a pipeline that is sent again must find all of its own.
 const BLOCK: usize = 100;
+/// Entries that are worth being sent in parts.
+const MANY: usize = 400;
 /// What is left of the time that the server keeps numbers, where entries are sent again.
 const MARGIN: Duration = Duration::from_secs(2);
 
@@ -44,16 +46,16 @@ impl Producer {
         same
     }
 
-    /// One `XADD` for each entry.
-    fn push(&self, pipeline: &mut Pipeline, entries: &[Append], stamp: Option<Stamp>) {
+    /// One `XADD` for each of these entries, the first of which stands at `from`.
+    fn push(&self, pipeline: &mut Pipeline, entries: &[Append], from: usize, stamp: Option<Stamp>) {
         let mut producer = String::new();
-        let mut number = stamp.map_or(0, |stamp| stamp.first);
-        for (at, entry) in entries.iter().enumerate() {
+        let mut number = stamp.map_or(0, |stamp| stamp.first + from as u64);
+        for (at, entry) in (from..).zip(entries) {
             let bytes: usize = entry.fields.iter().map(|(name, value)| name.len() + value.len()).sum();
             let mut command = Cmd::with_capacity(entry.fields.len() * 2 + 9, bytes + entry.stream.len() + 80);
             command.arg("XADD").arg(&*entry.stream);
             if let Some(stamp) = stamp {
-                if at % BLOCK == 0 {
+                if producer.is_empty() || at % BLOCK == 0 {
                     producer = format!("{}-{}-{}", self.name, stamp.generation, at / BLOCK);
                 }
                 command.arg("IDMP").arg(&producer).arg(number);
@@ -71,9 +73,41 @@ impl Producer {
         entries: &[Append],
         stamp: Option<Stamp>,
     ) -> Result<Vec<Result<EntryId>>> {
+        let leased = link.lease().await?;
+        if stamp.is_none() || entries.len() < MANY {
+            return self.append_part(link, leased, entries, 0, stamp).await;
+        }
+        // The server works on one part while the next is written. All go to one connection: nothing overtakes what was
+        // lost, and then all of it is sent again.
+        let size = entries.len().div_ceil(4);
+        let leased = &leased;
+        let part = |nth: usize| async move {
+            let from = (size * nth).min(entries.len());
+            for _ in 0..nth {
+                tokio::task::yield_now().await;
+            }
+            let until = (from + size).min(entries.len());
+            self.append_part(link, leased.clone(), &entries[from..until], from, stamp).await
+        };
+        let (first, second, third, fourth) = tokio::join!(biased; part(0), part(1), part(2), part(3));
+        let mut results = first?;
+        for more in [second, third, fourth] {
+            results.extend(more?);
+        }
+        Ok(results)
+    }
+
+    async fn append_part(
+        &self,
+        link: &Link,
+        leased: Leased,
+        entries: &[Append],
+        from: usize,
+        stamp: Option<Stamp>,
+    ) -> Result<Vec<Result<EntryId>>> {
         let mut pipeline = Pipeline::with_capacity(entries.len());
-        self.push(&mut pipeline, entries, stamp);
-        let replies = link.pipeline(&pipeline).await?;
+        self.push(&mut pipeline, entries, from, stamp);
+        let replies = link.pipeline_on(leased, &pipeline).await?;
         Ok(replies.into_iter().map(|reply| reply.and_then(|reply| added(&reply))).collect())
     }
 
@@ -87,7 +121,7 @@ impl Producer {
         check_types(link, entries).await?;
         let mut pipeline = Pipeline::with_capacity(entries.len() + 2);
         pipeline.add_command(cmd("MULTI"));
-        self.push(&mut pipeline, entries, stamp);
+        self.push(&mut pipeline, entries, 0, stamp);
         pipeline.add_command(cmd("EXEC"));
         let mut replies = link.pipeline(&pipeline).await?;
         match replies.pop() {
