@@ -500,9 +500,7 @@ class Consumer:
         None: it was answered.
         """
     def answer(self, ticket: int, answers: list[Any]) -> None:
-        """Answer it, one element each: a key or None; of a step True (carried out), False, None (done) or an error."""
-    def begin(self, ctx: Context) -> bool:
-        """Start a delivery without its handler, to settle it by hand. False: it is not ours to start any more."""
+        """Answer it, one element each: a key or error; of a step True (carried out), False, None (done) or an error."""
     def stats(self) -> dict[str, int]:
         """Counters since the start, and gauges.
 

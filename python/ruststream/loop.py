@@ -76,17 +76,29 @@ class Bell:
         self._listeners.clear()
 
     def _rung(self) -> None:
+        ends: BaseException | None = None
         for event in self.engine.drain():
-            kind = event[0]
-            if kind == READY:
-                if (listener := self._listeners.get(event[1])) is not None:
-                    listener.wake()
-            elif kind == DONE:
-                self._answered(event[1], event[2])
-            elif kind == LOG:
-                _log.log(event[1], event[2])
-            elif (listener := self._listeners.get(event[1])) is not None:
-                self._tell(listener, event)
+            try:
+                self._heard(event)
+            except (KeyboardInterrupt, SystemExit) as error:
+                # It ends the loop, once the others were told: drained events do not come again.
+                ends = error
+            except BaseException:  # noqa: BLE001 - whatever it is, the other events of this ring do not come again
+                _log.exception("an event of a subscription was not dealt with; the others are")
+        if ends is not None:
+            raise ends
+
+    def _heard(self, event: tuple[Any, ...]) -> None:
+        kind = event[0]
+        if kind == READY:
+            if (listener := self._listeners.get(event[1])) is not None:
+                listener.wake()
+        elif kind == DONE:
+            self._answered(event[1], event[2])
+        elif kind == LOG:
+            _log.log(event[1], event[2])
+        elif (listener := self._listeners.get(event[1])) is not None:
+            self._tell(listener, event)
 
     def _answered(self, ticket: int, result: object) -> None:
         future = self._answers.pop(ticket, None)

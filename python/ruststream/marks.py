@@ -29,9 +29,6 @@ class Failing(Protocol):
     consumer: str
     """The name it reads under."""
 
-    def raised(self, ctx: Context, error: BaseException) -> None:
-        """Settle a delivery by what was raised for it."""
-
 
 class Marking:
     """The marks of one subscription, as far as Python has a say in them."""
@@ -76,13 +73,11 @@ class Marking:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    def _key_of(self, ctx: Context, key: MessageKey) -> str | None:
+    def _key_of(self, ctx: Context, key: MessageKey) -> str | BaseException:
         try:
             return key_text(key(self._extract(ctx)))
-        except Exception as error:  # noqa: BLE001 - the user's function: what it raises is the delivery's failure
-            if self._subscription.consumer_core.begin(ctx):
-                self._subscription.raised(ctx, error)
-            return None
+        except BaseException as error:  # noqa: BLE001 - the user's function: what it raises is the delivery's failure
+            return error
 
     async def _step(self, ticket: int, kind: str, keys: list[str]) -> None:
         store = self._store
@@ -93,17 +88,17 @@ class Marking:
             answers = await asyncio.gather(*(self._one(store, kind, key) for key in keys))
         self._subscription.consumer_core.answer(ticket, answers)
 
-    async def _one(self, store: IdempotencyStore, kind: str, key: str) -> bool | Exception | None:
+    async def _one(self, store: IdempotencyStore, kind: str, key: str) -> bool | BaseException | None:
         async with self._at_once:
             if kind == "begin":
                 return await self._begun(store.begin(key, self._owner, self._lease))
             call = store.finish(key, self._owner, self._ttl) if kind == "finish" else store.release(key, self._owner)
-            answer: bool | Exception = await self._guarded(call, True)
+            answer: bool | BaseException = await self._guarded(call, True)
             return answer
 
-    async def _begun(self, call: Awaitable[MarkState]) -> bool | Exception | None:
+    async def _begun(self, call: Awaitable[MarkState]) -> bool | BaseException | None:
         state = await self._guarded(call, None)
-        if isinstance(state, Exception):
+        if isinstance(state, BaseException):
             return state
         if not isinstance(state, MarkState):
             return TypeError(f"IdempotencyStore.begin must return a MarkState, not {state!r}")
@@ -115,6 +110,12 @@ class Marking:
             # Without an answer for as long as a lease lasts, the store is taken for failed.
             async with asyncio.timeout(self._lease):
                 returned = await call
+        except asyncio.CancelledError as error:
+            task = asyncio.current_task()
+            if task is not None and task.cancelling():
+                raise
+            # The store's own: the core waits for an answer all the same.
+            return error
         except Exception as error:  # noqa: BLE001 - the user's store: what it raises is for the core to deal with
             return error
         return returned if result is None else result

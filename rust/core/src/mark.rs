@@ -6,7 +6,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 
 use crate::batch::Token;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::header;
 use crate::store::StreamStore;
 
@@ -51,7 +51,7 @@ pub trait MarkStore: Send + Sync + std::fmt::Debug + 'static {
 /// Keys that only the user's code can compute.
 #[async_trait]
 pub trait MarkKeys: Send + Sync + std::fmt::Debug + 'static {
-    /// The key of each entry. None: it has none, because it does not decode; whoever decodes it says so.
+    /// The key of each entry. None: it has none, because that failed; whoever starts it says so.
     async fn keys(&self, tokens: &[Token]) -> Result<Vec<Option<String>>>;
 }
 
@@ -64,7 +64,11 @@ impl MarkStore for ServerMarks {
     async fn step(&self, step: MarkStep, owner: &str, keys: &[MarkKey]) -> Result<Vec<Result<MarkState>>> {
         let mut states = Vec::with_capacity(keys.len());
         for chunk in keys.chunks(CHUNK) {
-            states.extend(self.0.mark(step, owner, chunk).await?.into_iter().map(Ok));
+            match self.0.mark(step, owner, chunk).await {
+                Ok(some) => states.extend(some),
+                Err(error) if error.is_lost() || matches!(error, Error::ShutDown(_)) => return Err(error),
+                Err(error) => states.extend(vec![Err(error); chunk.len()]),
+            }
         }
         Ok(states)
     }

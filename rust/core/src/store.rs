@@ -408,8 +408,8 @@ pub trait StreamStore: Send + Sync + std::fmt::Debug + 'static {
     async fn unmark_starts(&self, origin: &Origin, key: &str, ids: &[EntryId]) -> Result<usize>;
     /// Some of the entries that have marks, about `count`, and where to look for more; 0: that was the end.
     async fn marked_starts(&self, key: &str, cursor: u64, count: usize) -> Result<(Vec<EntryId>, u64)>;
-    /// Do the same with several marks, 500 at most. One state each.
-    async fn mark(&self, step: MarkStep, owner: &str, keys: &[MarkKey]) -> Result<Vec<MarkState>>;
+    /// Do the same with several marks, 500 at most. One result each; an outer error: nothing is known of any.
+    async fn mark(&self, step: MarkStep, owner: &str, keys: &[MarkKey]) -> Result<Vec<Result<MarkState>>>;
     /// Add entries in one pipeline. One result each; an outer error: none of the replies came. Only a server that is
     /// `idempotent` is given a stamp.
     async fn append(&self, entries: &[Append], stamp: Option<Stamp>) -> Result<Vec<Result<EntryId>>>;

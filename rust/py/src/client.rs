@@ -223,7 +223,7 @@ impl RedisClient {
         let store = Arc::clone(&self.store);
         let work = async move {
             let keys: Vec<MarkKey> = keys.into_iter().map(MarkKey::from).collect();
-            store.mark(step, &owner, &keys).await
+            store.mark(step, &owner, &keys).await?.into_iter().collect()
         };
         control::future(py, &self.tasks, work, mark_states)
     }

@@ -408,6 +408,7 @@ impl Consumer {
     fn release<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         self.lanes.lock().clear();
         self.subscription.inbox.clear();
+        self.asked.forget_failed_keys();
         self.subscription.source.withheld();
         // What is held back, or waits for its mark, is in neither queue.
         let tokens = self.subscription.withdraw(self.subscription.held.tokens());
@@ -474,6 +475,7 @@ impl Consumer {
         self.binding.lock().take();
         self.lanes.lock().clear();
         self.subscription.inbox.clear();
+        self.asked.forget_failed_keys();
     }
 
     /// What was asked under this ticket: `None` where nobody waits for it any more.
@@ -481,15 +483,9 @@ impl Consumer {
         slf.get().asked.what(ticket).map(|asked| marks::question(slf, asked)).transpose()
     }
 
-    /// Answer it: keys or None for `keys`, states or exceptions for everything else.
+    /// Answer it: keys or exceptions for `keys`, states or exceptions for everything else.
     fn answer(&self, ticket: u64, answers: &Bound<'_, PyList>) -> PyResult<()> {
         self.asked.answer(ticket, answers)
-    }
-
-    /// Start a delivery without its handler, to settle it by hand. False: it is not ours to start any more.
-    #[expect(clippy::unused_self, reason = "called as the other steps of a delivery are")]
-    fn begin(&self, ctx: &Bound<'_, Context>) -> bool {
-        ctx.get().token.begin()
     }
 
     /// Counters and gauges.
@@ -615,17 +611,21 @@ impl Consumer {
         watched: bool,
         key_of: Option<&Py<PyAny>>,
     ) {
+        let consumer = this.get();
+        let unkeyed = consumer.marks.is_some() && consumer.asked.has_failed_keys();
+        // The key of its mark, without which it must not run.
+        let failure = |token: &Token| unkeyed.then(|| consumer.asked.failed_key(token)).flatten();
         let Some(key_of) = key_of else {
-            let consumer = this.get();
             let mut lanes = consumer.lanes.lock();
             for token in tokens {
                 let partition = if consumer.by_key { token.slot().partition } else { KEYLESS };
-                push(&mut lanes, partition, Queued { token, watched, key: Ok(None) });
+                let key = failure(&token).map_or(Ok(None), Err);
+                push(&mut lanes, partition, Queued { token, watched, key });
             }
             return;
         };
         for token in tokens {
-            let key = computed_key(this, &token, key_of);
+            let key = failure(&token).map_or_else(|| computed_key(this, &token, key_of), Err);
             let partition = match &key {
                 Ok(Some(key)) => ruststream_core::partition::partition(key.as_bytes(this.py())),
                 Ok(None) | Err(_) => KEYLESS,

@@ -11,7 +11,7 @@ use pyo3::exceptions::PyBaseException;
 use pyo3::prelude::*;
 use pyo3::types::{PyList, PyTuple};
 use ruststream_core::batch::Token;
-use ruststream_core::entry::KEYLESS;
+use ruststream_core::entry::{EntryId, KEYLESS};
 use ruststream_core::error::{Error, Result};
 use ruststream_core::event::{Event, Sink};
 use ruststream_core::mark::{MarkKey, MarkKeys, MarkState, MarkStep, MarkStore, ServerMarks};
@@ -48,6 +48,8 @@ pub(crate) struct LoopMarks {
     events: Sink,
     next: AtomicU64,
     open: Mutex<HashMap<u64, (Asked, Answer)>>,
+    /// What the function that computes keys raised, until the turn of its entry comes.
+    failed: Mutex<HashMap<EntryId, PyErr>>,
 }
 
 /// The name of a step in Python.
@@ -62,7 +64,7 @@ fn name(step: MarkStep) -> &'static str {
 
 impl LoopMarks {
     pub(crate) fn new(consumer: usize, events: Sink) -> Self {
-        Self { consumer, events, next: AtomicU64::new(0), open: Mutex::default() }
+        Self { consumer, events, next: AtomicU64::new(0), open: Mutex::default(), failed: Mutex::default() }
     }
 
     /// The marks of the subscription.
@@ -91,13 +93,15 @@ impl LoopMarks {
 
     /// Answer, if somebody still waits for it.
     pub(crate) fn answer(&self, ticket: u64, answers: &Bound<'_, PyList>) -> PyResult<()> {
-        let Some((_, answer)) = self.open.lock().remove(&ticket) else {
+        let Some((asked, answer)) = self.open.lock().remove(&ticket) else {
             return Ok(());
         };
         // Whoever asked may have given up: nobody to tell then.
         match answer {
             Answer::Keys(sender) => {
-                let _ = sender.send(answers.extract()?);
+                let tokens = if let Asked::Keys(tokens) = &asked { tokens.as_slice() } else { &[] };
+                let keys = tokens.iter().zip(answers).map(|(token, answer)| self.key(token, &answer));
+                let _ = sender.send(keys.collect::<PyResult<_>>()?);
             }
             Answer::States(sender) => {
                 let states = answers.iter().map(|answer| state(&answer)).collect::<PyResult<_>>()?;
@@ -105,6 +109,33 @@ impl LoopMarks {
             }
         }
         Ok(())
+    }
+}
+
+impl LoopMarks {
+    /// What was computed for an entry. A failure waits for the entry's turn: a cap has to count it like any other.
+    fn key(&self, token: &Token, answer: &Bound<'_, PyAny>) -> PyResult<Option<String>> {
+        if answer.is_instance_of::<PyBaseException>() {
+            self.failed.lock().insert(token.id(), PyErr::from_value(answer.clone()));
+            return Ok(None);
+        }
+        answer.extract().map(Some)
+    }
+
+    /// Whether some keys could not be computed.
+    pub(crate) fn has_failed_keys(&self) -> bool {
+        !self.failed.lock().is_empty()
+    }
+
+    /// Why this entry's key could not be computed.
+    pub(crate) fn failed_key(&self, token: &Token) -> Option<PyErr> {
+        self.failed.lock().remove(&token.id())
+    }
+
+    /// No entry's turn comes any more.
+    pub(crate) fn forget_failed_keys(&self) {
+        let failed = std::mem::take(&mut *self.failed.lock());
+        drop(failed);
     }
 }
 

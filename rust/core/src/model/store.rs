@@ -300,8 +300,8 @@ impl StreamStore for ModelStore {
         self.run(|keyspace| keyspace.marked_starts(key, cursor, count))
     }
 
-    async fn mark(&self, step: MarkStep, owner: &str, keys: &[MarkKey]) -> Result<Vec<MarkState>> {
-        self.run(|keyspace| keys.iter().map(|key| keyspace.mark(step, owner, key)).collect())
+    async fn mark(&self, step: MarkStep, owner: &str, keys: &[MarkKey]) -> Result<Vec<Result<MarkState>>> {
+        self.run(|keyspace| Ok(keys.iter().map(|key| keyspace.mark(step, owner, key)).collect()))
     }
 
     async fn append(&self, entries: &[Append], _: Option<Stamp>) -> Result<Vec<Result<EntryId>>> {

@@ -11,7 +11,12 @@ use crate::error::{Error, Result};
 use crate::mark::{MarkKey, MarkState, MarkStep};
 
 impl RedisStore {
-    pub(super) async fn mark_step(&self, step: MarkStep, owner: &str, keys: &[MarkKey]) -> Result<Vec<MarkState>> {
+    pub(super) async fn mark_step(
+        &self,
+        step: MarkStep,
+        owner: &str,
+        keys: &[MarkKey],
+    ) -> Result<Vec<Result<MarkState>>> {
         let keys: Vec<_> = keys.iter().map(AsRef::as_ref).collect();
         let mut command = scripts::call(&scripts::MESSAGE, &keys);
         let (name, lives) = match step {
@@ -30,11 +35,15 @@ impl RedisStore {
     }
 }
 
-fn state(reply: &Value) -> Option<MarkState> {
+/// A state, or as text what the server said against it.
+fn state(reply: &Value) -> Option<Result<MarkState>> {
+    if let Value::BulkString(refusal) = reply {
+        return Some(Err(Error::from_reply(&String::from_utf8_lossy(refusal))));
+    }
     match integer(reply)? {
-        0 => Some(MarkState::Working),
-        1 => Some(MarkState::Ours),
-        2 => Some(MarkState::Done),
+        0 => Some(Ok(MarkState::Working)),
+        1 => Some(Ok(MarkState::Ours)),
+        2 => Some(Ok(MarkState::Done)),
         _ => None,
     }
 }

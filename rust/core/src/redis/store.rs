@@ -440,7 +440,7 @@ impl StreamStore for RedisStore {
         self.list_marks(key, cursor, count).await
     }
 
-    async fn mark(&self, step: MarkStep, owner: &str, keys: &[MarkKey]) -> Result<Vec<MarkState>> {
+    async fn mark(&self, step: MarkStep, owner: &str, keys: &[MarkKey]) -> Result<Vec<Result<MarkState>>> {
         self.mark_step(step, owner, keys).await
     }
 

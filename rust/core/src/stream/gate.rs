@@ -228,9 +228,15 @@ impl Gate {
         state.passed.get(&token.id()).map_or(first, |passed| passed.now)
     }
 
-    /// The marks of deliveries whose handlers ended.
+    /// The marks of deliveries whose handlers ended. One that had to pass and did not was never started: what is known
+    /// of its starts stays as it is.
     pub(super) fn ended<'a>(&self, tokens: impl Iterator<Item = &'a Token>) -> Vec<(Token, Attempts)> {
-        tokens.map(|token| (token.clone(), self.known(token).ended())).collect()
+        let started = |token: &&Token| !self.concerns(token.slot()) || self.has_passed(token);
+        tokens.filter(started).map(|token| (token.clone(), self.known(token).ended())).collect()
+    }
+
+    fn has_passed(&self, token: &Token) -> bool {
+        self.busy.load(Ordering::Acquire) && self.state.lock().passed.contains_key(&token.id())
     }
 
     /// The marks that entries had before they were let through, of those of them that were.

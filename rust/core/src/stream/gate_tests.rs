@@ -202,6 +202,17 @@ async fn what_is_handed_back_has_the_mark_it_had_before() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn what_has_not_passed_has_no_start_that_could_end() {
+    let bench = Bench::new(3, 1, &["a", "b"]).await;
+    bench.put(1, "2");
+    bench.claim().await;
+    let tokens = bench.subscription.held.tokens();
+    let Some(gate) = &bench.source.gate else { panic!("no gate") };
+    let ended: Vec<_> = gate.ended(tokens.iter()).iter().map(|(token, _)| token.id()).collect();
+    assert_eq!(ended, bench.ids[..1], "the second one waits, and keeps the mark it has");
+}
+
+#[tokio::test(start_paused = true)]
 async fn what_is_used_up_is_settled_without_a_start() {
     let bench = Bench::new(3, 2, &["a", "b", "c", "d"]).await;
     for (number, text) in [(0, "3"), (1, "3a?"), (2, "3b?"), (3, "3b")] {

@@ -3,16 +3,35 @@
 
 use std::collections::HashSet;
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::marks::{Ledger, Marks, Releasing};
 use crate::batch::Token;
 use crate::entry::EntryId;
 use crate::error::{Error, Result};
-use crate::event::Level;
+use crate::event::{Level, State};
 use crate::mark::{MarkKey, MarkState, MarkStep};
 use crate::settle::{Outcome, Work};
 use crate::store::{Action, Order, Verdict};
 use crate::subscription::Subscription;
+
+/// How long handing back, and an outcome at a stop, wait for marks to be taken away.
+const PATIENCE: Duration = Duration::from_millis(500);
+
+/// Marks that are being taken away. Where nobody stays for the answer, they are taken away later.
+struct Taken<'a> {
+    marks: &'a Marks,
+    releasing: Vec<Releasing>,
+}
+
+impl Drop for Taken<'_> {
+    fn drop(&mut self) {
+        if !self.releasing.is_empty() {
+            self.marks.ledger.lock().releasing.append(&mut self.releasing);
+            self.marks.wake.notify_one();
+        }
+    }
+}
 
 impl Marks {
     /// Mark what was handled as done, before it is acknowledged, and take away the marks of what was not. What its store
@@ -40,12 +59,15 @@ impl Marks {
             self.ledger.lock().unfinished.extend(unmarked.into_iter().map(|(key, token)| (key, Some(token))));
             self.wake.notify_one();
         }
-        let undone = {
-            let mut ledger = self.ledger.lock();
-            undone.into_iter().filter_map(|id| ledger.by_entry.remove(&id)).map(|key| (key, None)).collect()
-        };
-        // A mark that could not be taken away ends with its lease, and must not hold up the outcome.
-        self.release(subscription, undone).await;
+        if !undone.is_empty() {
+            // A mark that cannot be taken away ends with its lease, and must not hold up the outcome.
+            for id in undone {
+                self.left(id);
+            }
+            if subscription.stop.is_cancelled() {
+                self.release_soon(subscription).await;
+            }
+        }
         Ok(())
     }
 
@@ -80,7 +102,12 @@ impl Marks {
     /// Mark entries as done. Returns those that could not be.
     async fn finish(&self, subscription: &Subscription, done: Vec<(MarkKey, Token)>) -> Result<Vec<(MarkKey, Token)>> {
         let keys: Vec<_> = done.iter().map(|(key, _)| Arc::clone(key)).collect();
-        let states = self.step(subscription, MarkStep::Finish(self.settings.ttl), &keys).await?;
+        let states = match self.step(subscription, MarkStep::Finish(self.settings.ttl), &keys).await {
+            Ok(states) => states,
+            Err(error) if error.is_lost() || matches!(error, Error::ShutDown(_)) => return Err(error),
+            // What is refused waits for its mark; the outcomes of others go on.
+            Err(error) => vec![Err(error); done.len()],
+        };
         let (mut foreign, mut failed, mut unmarked, mut wanted) = (0, None, Vec::new(), false);
         {
             let mut ledger = self.ledger.lock();
@@ -120,6 +147,10 @@ impl Marks {
 
     fn note_unmarked(&self, subscription: &Subscription, entries: usize, error: &Error) {
         subscription.stats.mark_errors.add(1);
+        let before = std::mem::replace(&mut self.ledger.lock().refusing, true);
+        if !before {
+            subscription.post_state(State::Retrying(error.clone()));
+        }
         if let Some(unsaid) = self.quiet.allow(subscription.clock.now_ms()) {
             let text = format!(
                 "idempotency: the store failed, {entries} handled entries are not marked as done and stay pending until \
@@ -158,19 +189,28 @@ impl Marks {
             ledger.unfinished.len()
         };
         subscription.settler.again(&mut acks);
-        if let Some(error) = &failed {
-            self.note_unmarked(subscription, unmarked, error);
-        }
-        failed.is_none()
+        let Some(error) = failed else {
+            let mut ledger = self.ledger.lock();
+            let well = ledger.unfinished.is_empty() && std::mem::take(&mut ledger.refusing) && !ledger.failing;
+            drop(ledger);
+            if well {
+                subscription.post_state(State::Reading);
+            }
+            return true;
+        };
+        self.note_unmarked(subscription, unmarked, &error);
+        // One that is refused is asked for again with the next look, and holds up nothing else.
+        !error.is_lost()
     }
 
     /// Take marks away. What fails is tried again until its lease would have ended.
-    async fn release(&self, subscription: &Subscription, releasing: Vec<Releasing>) -> bool {
-        if releasing.is_empty() {
+    pub(super) async fn release_rest(&self, subscription: &Subscription) -> bool {
+        if self.ledger.lock().releasing.is_empty() {
             return true;
         }
         let _order = self.order.lock().await;
-        let keys: Vec<_> = releasing.iter().map(|(key, _)| Arc::clone(key)).collect();
+        let mut taken = Taken { marks: self, releasing: std::mem::take(&mut self.ledger.lock().releasing) };
+        let keys: Vec<_> = taken.releasing.iter().map(|(key, _)| Arc::clone(key)).collect();
         let states = match self.step(subscription, MarkStep::Release, &keys).await {
             Ok(states) => states,
             Err(error) => vec![Err(error); keys.len()],
@@ -178,6 +218,7 @@ impl Marks {
         let lease = u64::try_from(self.settings.lease.as_millis()).unwrap_or(u64::MAX);
         let now = subscription.clock.now_ms();
         let (mut wanted, mut failed) = (false, 0);
+        let releasing = std::mem::take(&mut taken.releasing);
         let mut ledger = self.ledger.lock();
         for ((key, since), state) in releasing.into_iter().zip(states) {
             failed += usize::from(state.is_err());
@@ -196,17 +237,21 @@ impl Marks {
         failed == 0
     }
 
-    pub(super) async fn release_rest(&self, subscription: &Subscription) -> bool {
-        let releasing = std::mem::take(&mut self.ledger.lock().releasing);
-        self.release(subscription, releasing).await
-    }
-
     /// Take away the marks of entries that are handed back.
     pub(super) async fn hand_back(&self, subscription: &Subscription, tokens: &[Token]) {
         for token in tokens {
             self.left(token.id());
         }
-        self.release_rest(subscription).await;
+        self.release_soon(subscription).await;
+    }
+
+    /// Take marks away that have to go before a stop, unless that takes too long: a store that hangs holds up nothing.
+    async fn release_soon(&self, subscription: &Subscription) {
+        tokio::select! {
+            biased;
+            _ = self.release_rest(subscription) => {}
+            () = subscription.clock.sleep(PATIENCE) => {}
+        }
     }
 
     /// An entry was left pending: its mark is taken away soon.

@@ -2,6 +2,7 @@
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
@@ -15,7 +16,6 @@ use crate::error::{Error, Result};
 use crate::event::{Level, State};
 use crate::inbox::Arrival;
 use crate::mark::{MarkKey, MarkKeys, MarkState, MarkStep, MarkStore, natural_key};
-use crate::settle::Outcome;
 use crate::subscription::{Settled, Subscription};
 
 /// How often to look whether entries still wait, at a stop that works them off.
@@ -65,6 +65,8 @@ pub(super) struct Ledger {
     pub(super) unfinished: Vec<(MarkKey, Option<Token>)>,
     /// The store fails: what comes waits behind what is there.
     pub(super) failing: bool,
+    /// Some marks cannot be made done, and it was said so.
+    pub(super) refusing: bool,
 }
 
 impl Ledger {
@@ -92,6 +94,8 @@ pub struct Marks {
     pub(super) ledger: Mutex<Ledger>,
     pub(super) wake: Notify,
     pub(super) quiet: Quiet,
+    /// Calls that have entries in their hands.
+    busy: AtomicUsize,
     /// Held while leases are renewed or marks taken away: a renewal must not bring back what was just taken away.
     pub(super) order: tokio::sync::Mutex<()>,
 }
@@ -104,6 +108,38 @@ struct Begun {
     failed: Option<Error>,
 }
 
+/// One more call that has entries in its hands, until it ends or is ended.
+struct Busy<'a>(&'a AtomicUsize);
+
+impl<'a> Busy<'a> {
+    fn new(calls: &'a AtomicUsize) -> Self {
+        calls.fetch_add(1, Ordering::AcqRel);
+        Self(calls)
+    }
+}
+
+impl Drop for Busy<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
+/// Registered entries whose marks are being asked for. Where nobody stays for the answer, they are asked for again.
+struct Asking<'a> {
+    marks: &'a Marks,
+    asks: Vec<(Token, MarkKey)>,
+}
+
+impl Drop for Asking<'_> {
+    fn drop(&mut self) {
+        if !self.asks.is_empty() {
+            let waiting = self.asks.drain(..).map(|(token, key)| Waiting { token, key, asked: true });
+            self.marks.ledger.lock().waiting.extend(waiting);
+            self.marks.wake.notify_one();
+        }
+    }
+}
+
 impl Marks {
     /// Marks of nothing yet.
     pub fn new(settings: MarkSettings) -> Self {
@@ -112,6 +148,7 @@ impl Marks {
             ledger: Mutex::default(),
             wake: Notify::new(),
             quiet: Quiet::default(),
+            busy: AtomicUsize::new(0),
             order: tokio::sync::Mutex::new(()),
         }
     }
@@ -146,17 +183,30 @@ impl Marks {
 
     /// Hand the entries of a batch on once their marks are ours. The batch is held already.
     pub(super) async fn take(&self, source: &StreamSource, subscription: &Subscription, batch: Arc<Batch>) {
+        let _busy = Busy::new(&self.busy);
         let tokens: Vec<_> = batch.tokens().collect();
         let keys: Vec<_> = match &self.settings.keys {
             None => tokens.iter().map(|token| Some(natural_key(token))).collect(),
-            Some(keys) => match keys.keys(&tokens).await {
-                Ok(keys) => keys,
-                Err(error) => {
-                    subscription
-                        .log(Level::Error, &format!("idempotency: no keys, {} entries wait: {error}", tokens.len()));
-                    return;
+            Some(keys) => {
+                let computed = tokio::select! {
+                    biased;
+                    computed = keys.keys(&tokens) => computed,
+                    () = subscription.closed.cancelled() => return,
+                };
+                match computed {
+                    Ok(keys) => keys,
+                    Err(error) => {
+                        // They are held and in no queue: a stop hands them back, and the subscription must not seem well.
+                        let text = format!(
+                            "{}: idempotency: no keys of {} entries: {error}",
+                            subscription.describe(),
+                            tokens.len()
+                        );
+                        subscription.post_state(State::Failed(Error::Subscribe(text)));
+                        return;
+                    }
                 }
-            },
+            }
         };
         let (mut asks, mut found) = (Vec::with_capacity(tokens.len()), Begun::default());
         let failing = {
@@ -175,9 +225,16 @@ impl Marks {
             }
             ledger.failing
         };
-        let begun = self.begin(subscription, asks).await;
-        found.ready.extend(begun.ready);
-        found.waiting.extend(begun.waiting);
+        // Nothing of the batch is only in this call while it waits: a stop may end it.
+        if !failing {
+            self.leave_too_many(source, subscription, &mut found.waiting);
+        }
+        self.ledger.lock().waiting.extend(found.waiting);
+        if !asks.is_empty() {
+            hand_on(source, subscription, std::mem::take(&mut found.ready));
+        }
+        let mut begun = self.begin(subscription, asks).await;
+        found.ready.append(&mut begun.ready);
         if found.ready.len() == batch.slots().len() {
             admit::hand_on(source, subscription, Arrival::Batch(batch));
             return;
@@ -185,9 +242,9 @@ impl Marks {
         if let Some(error) = begun.failed {
             self.fails(subscription, &error);
         } else if !failing {
-            self.leave_too_many(subscription, &mut found.waiting);
+            self.leave_too_many(source, subscription, &mut begun.waiting);
         }
-        self.ledger.lock().waiting.extend(found.waiting);
+        self.ledger.lock().waiting.extend(begun.waiting);
         self.wake.notify_one();
         hand_on(source, subscription, found.ready);
     }
@@ -195,10 +252,12 @@ impl Marks {
     /// Ask for the marks of registered entries.
     async fn begin(&self, subscription: &Subscription, asks: Vec<(Token, MarkKey)>) -> Begun {
         let keys: Vec<_> = asks.iter().map(|(_, key)| Arc::clone(key)).collect();
+        let mut asking = Asking { marks: self, asks };
         let states = match self.step(subscription, MarkStep::Begin(self.settings.lease), &keys).await {
             Ok(states) => states,
-            Err(error) => vec![Err(error); asks.len()],
+            Err(error) => vec![Err(error); keys.len()],
         };
+        let asks = std::mem::take(&mut asking.asks);
         let (mut begun, mut done) = (Begun { ready: Vec::with_capacity(asks.len()), ..Begun::default() }, Vec::new());
         let mut ledger = self.ledger.lock();
         for ((token, key), state) in asks.into_iter().zip(states) {
@@ -234,15 +293,17 @@ impl Marks {
     }
 
     /// Leave pending what exceeds the room for those that wait: recovery brings it back.
-    fn leave_too_many(&self, subscription: &Subscription, waiting: &mut Vec<Waiting>) {
+    fn leave_too_many(&self, source: &StreamSource, subscription: &Subscription, waiting: &mut Vec<Waiting>) {
         subscription.stats.duplicates_waiting.add(waiting.len());
         let Some(most) = self.settings.most_waiting else {
             return;
         };
         let room = most.saturating_sub(self.waiting());
         for Waiting { token, .. } in waiting.drain(room.min(waiting.len())..) {
-            if token.begin() {
-                subscription.settle(&token, Outcome::Leave);
+            // Not begun and settled: a cap would count that as an attempt.
+            if subscription.skip(&token) {
+                subscription.stats.left.add(1);
+                source.group.left(token.id());
             }
         }
     }
@@ -267,6 +328,7 @@ impl Marks {
 
     /// See to all that waits. False: the store fails.
     pub(super) async fn poll(&self, source: &StreamSource, subscription: &Subscription) -> bool {
+        let _busy = Busy::new(&self.busy);
         let finished = self.finish_rest(subscription).await;
         let released = self.release_rest(subscription).await;
         let (asks, rest) = self.due(subscription);
@@ -277,8 +339,11 @@ impl Marks {
             ledger.waiting.extend(begun.waiting.into_iter().chain(rest));
             if ledger.failing && begun.failed.is_none() && newer.is_empty() {
                 ledger.failing = false;
+                let well = !ledger.refusing;
                 drop(ledger);
-                subscription.post_state(State::Reading);
+                if well {
+                    subscription.post_state(State::Reading);
+                }
             } else {
                 ledger.waiting.extend(newer);
             }
@@ -318,7 +383,8 @@ impl Marks {
 
     /// Return once no entry waits for its mark.
     pub(super) async fn let_through(&self, subscription: &Subscription) {
-        while self.waiting() > 0 {
+        // Those whose marks are being asked for are in no queue.
+        while self.busy.load(Ordering::Acquire) > 0 || self.waiting() > 0 {
             tokio::select! {
                 biased;
                 () = subscription.closed.cancelled() => return,
