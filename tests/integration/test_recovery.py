@@ -332,3 +332,37 @@ async def test_two_processes_never_take_the_same_entry(any_server, make_broker, 
         await eventually_async(lambda: stream.pending_ids() == [] and len(seen) >= 1000)
 
     assert sorted(seen) == list(range(1, 1001))
+
+
+async def test_what_an_entry_was_taken_over_under_counts_for_that_delivery_only(any_server, broker, stream):
+    """Taken over beside its handler, lost to another, delivered again: that delivery is settled, and runs once."""
+    counts, go = [], asyncio.Event()
+
+    async def handle(ctx: Context):
+        counts.append(ctx.delivery_count)
+        if len(counts) == 1:
+            await go.wait()
+
+    broker.add_subscriber(RedisStream.new("s", group="g", start_id="0", min_idle=1), handle, name="fresh")
+    broker.add_subscriber(RedisStream.reclaim("s", group="g", min_idle=1), handle, name="again")
+    app = RustStream("test", broker)
+    async with app:
+        entry = stream.add("x")
+        await eventually_async(lambda: counts == [1])
+        [first] = stream.pending()
+
+        def taken_over():
+            """As if a renewal came too late."""
+            [row] = stream.pending()
+            if row["consumer"] != first["consumer"]:
+                return True
+            stream.client.xclaim("s", "g", first["consumer"], 0, [entry], idle=100_000, justid=True)
+            return False
+
+        await eventually_async(taken_over, timeout=20)
+        stream.claim("other", entry)
+        await eventually_async(lambda: sum(it.counts["lost"] for it in app.health().subscriptions), timeout=20)
+        go.set()
+        await eventually_async(lambda: stream.pending_ids() == [], timeout=20)
+
+    assert len(counts) == 2

@@ -123,6 +123,8 @@ fn sift(source: &StreamSource, subscription: &Subscription, raw: &mut RawBatch) 
             unwanted.push(slot.id);
             return false;
         }
+        // What an earlier delivery was taken over under says nothing about this one.
+        source.group.forget_adopted(slot.id);
         true
     });
     (unwanted, bodiless)
