@@ -422,6 +422,38 @@ async def test_one_message_that_its_store_does_not_take_holds_up_no_other(broker
     assert Counter(calls) == Counter([b"worse", *(str(number).encode() for number in range(20))])
 
 
+async def test_a_slow_store_does_not_hold_up_what_others_park(any_server, broker, stream):
+    """An entry that is due waits for its mark; meanwhile the outcomes of others of its group are carried out."""
+    gate, calls = asyncio.Event(), []
+
+    class Slow(Flaky):
+        async def begin(self, key, owner, lease):
+            state = await super().begin(key, owner, lease)
+            if key.endswith(":message:slow") and calls:
+                self.calls["waiting"] += 1
+                await gate.wait()
+            return state
+
+    store, recovering = Slow(), RedisStream.recovering("s", group="g", min_idle=30, start_id="0")
+
+    @broker.subscriber(recovering, workers=4, idempotency=Idempotent(ttl=60, store=store))
+    async def handle(body: bytes, ctx: Context):
+        calls.append(body)
+        if ctx.delivery_count == 1:
+            return retry(after=0.05 if body == b"slow" else 60)
+        return None
+
+    async with RustStream("test", broker):
+        slow = stream.add(b"slow", message_id="slow")
+        await eventually_async(lambda: store.calls["waiting"])
+        other = stream.add(b"other", message_id="other")
+        await eventually_async(lambda: stream.client.zcard("{s}:g:delayed") == 1, timeout=20)
+        gate.set()
+        await eventually_async(lambda: slow not in stream.pending_ids())
+        assert stream.pending_ids() == [other]
+    assert calls == [b"slow", b"other", b"slow"]
+
+
 class Order(msgspec.Struct):
     id: int
     try_: int = msgspec.field(name="try", default=0)

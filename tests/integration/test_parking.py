@@ -407,3 +407,35 @@ async def test_on_error_may_name_a_delay(broker, stream):
         await eventually_async(lambda: len(seen) == 2)
 
     assert seen[1] - seen[0] >= 0.19
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+async def test_a_group_that_is_made_again_has_nothing_parked(any_server, make_broker, stream, restarted):
+    """B002: what an entry was parked for in the lost group does not take it from under who runs it in the new one."""
+    counts, left = [], msgspec.msgpack.encode(["1-1", "other", "1"])
+
+    async def handle(ctx: Context):
+        counts.append((ctx.delivery_count, len(parked(stream))))
+        return retry(after=60) if len(counts) == 1 else None
+
+    def app():
+        broker = make_broker()
+        broker.add_subscriber(recovering(block=0.1), handle)
+        return RustStream("test", broker)
+
+    async with app():
+        entry = stream.add("x")
+        await eventually_async(lambda: entry in parked(stream))
+        stream.client.zadd(DELAYED, {left: 2e15})
+        if not restarted:
+            stream.client.xgroup_destroy("s", "g")
+            await eventually_async(lambda: len(counts) == 2)
+            await eventually_async(lambda: stream.pending_ids() == [])
+    if restarted:
+        stream.client.xgroup_destroy("s", "g")
+        async with app():
+            await eventually_async(lambda: len(counts) == 2)
+            await eventually_async(lambda: stream.pending_ids() == [])
+
+    assert counts == [(1, 0), (1, 1)]
+    assert stream.client.zrange(DELAYED, 0, -1) == [left]

@@ -383,6 +383,9 @@ pub trait StreamStore: Send + Sync + std::fmt::Debug + 'static {
     async fn release(&self, origin: &Arc<Origin>, entries: &[(EntryId, u32)]) -> Result<usize>;
     /// Move copies that are due back into their stream, and take over parked entries of the group that are.
     async fn due(&self, origin: &Arc<Origin>, delay_key: &str, look: Look, hash_keys: bool) -> Result<Due>;
+    /// Remove the parked entries of a group that is not there: one that is made again has none. Looks at `limit` members
+    /// behind `offset` of them. Returns how many of these stay; none: there are no more to look at.
+    async fn unpark(&self, origin: &Origin, delay_key: &str, offset: usize, limit: usize) -> Result<Option<usize>>;
     /// Which of these entries, just claimed, were parked. Those that are not due are parked again.
     async fn early(&self, origin: &Arc<Origin>, delay_key: &str, claimed: &[Slot]) -> Result<Vec<(EntryId, Parked)>>;
     /// From now on, what this client acknowledges in this stream is deleted once no group needs it any more.

@@ -157,6 +157,32 @@ impl Keyspace {
         Ok(())
     }
 
+    /// Remove the parked entries of a group that is not there, among some of the members. Returns how many of these stay;
+    /// none: there are no more to look at.
+    pub(super) fn unpark(
+        &mut self,
+        origin: &Origin,
+        delay_key: &str,
+        offset: usize,
+        limit: usize,
+    ) -> Result<Option<usize>> {
+        // Those of a group that is there are in use.
+        if self.group(&origin.stream, &origin.group)?.is_some() {
+            return Ok(None);
+        }
+        let members = self.zrange_below(delay_key, f64::INFINITY, offset, limit)?;
+        let mut stay = 0;
+        for (member, _) in &members {
+            match delayed::read(member) {
+                Member::Parked { group, .. } if group == origin.group.as_bytes() => {
+                    self.zrem(delay_key, member)?;
+                }
+                _ => stay += 1,
+            }
+        }
+        Ok((members.len() == limit).then_some(stay))
+    }
+
     /// Which of these claimed entries were parked. Those that are not due are parked again.
     pub(super) fn early(
         &mut self,

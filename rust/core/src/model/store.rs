@@ -256,6 +256,10 @@ impl StreamStore for ModelStore {
         })
     }
 
+    async fn unpark(&self, origin: &Origin, delay_key: &str, offset: usize, limit: usize) -> Result<Option<usize>> {
+        self.run(|keyspace| keyspace.unpark(origin, delay_key, offset, limit))
+    }
+
     async fn early(&self, origin: &Arc<Origin>, delay_key: &str, claimed: &[Slot]) -> Result<Vec<(EntryId, Parked)>> {
         self.run(|keyspace| keyspace.early(origin, delay_key, claimed))
     }

@@ -87,6 +87,11 @@ script!(
     EARLY, "lua/parked.lua", "lua/early.lua"
 );
 script!(
+    /// KEYS delay key, stream; ARGV group, members to pass over, members to look at. Removes the parked entries of the
+    /// group, unless it is there; returns how many of the members stay (-1: there are no more to look at).
+    UNPARK, "lua/parked.lua", "lua/unpark.lua"
+);
+script!(
     /// KEYS stream; ARGV group, names of living consumers. Makes those heard of that are there; returns the rows of
     /// `XINFO CONSUMERS` as they were before.
     CONSUMERS, "lua/consumers.lua"
@@ -121,8 +126,8 @@ script!(
 /// Make the server know them all.
 pub(super) async fn load(connection: &mut MultiplexedConnection) -> Result<()> {
     for script in [
-        &ACK, &RETRY, &REPLY, &BURY, &REPLAY, &RENEW, &RELEASE, &SCAN, &TAKE, &PARK, &AGAIN, &DUE, &EARLY, &CONSUMERS,
-        &FORGET, &TRIM, &MARK, &UNMARK, &MESSAGE,
+        &ACK, &RETRY, &REPLY, &BURY, &REPLAY, &RENEW, &RELEASE, &SCAN, &TAKE, &PARK, &AGAIN, &DUE, &EARLY, &UNPARK,
+        &CONSUMERS, &FORGET, &TRIM, &MARK, &UNMARK, &MESSAGE,
     ] {
         let loaded: ::redis::RedisResult<String> = script.prepare_invoke().load_async(connection).await;
         loaded.map_err(|error| match Error::from(error) {

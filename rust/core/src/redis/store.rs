@@ -382,6 +382,13 @@ impl StreamStore for RedisStore {
         })
     }
 
+    async fn unpark(&self, origin: &Origin, delay_key: &str, offset: usize, limit: usize) -> Result<Option<usize>> {
+        let mut command = scripts::call(&scripts::UNPARK, &[delay_key, &origin.stream]);
+        command.arg(&origin.group).arg(offset).arg(limit);
+        let reply = self.work.query(&command).await?;
+        Ok(integer(&reply).and_then(|stay| usize::try_from(stay).ok()))
+    }
+
     async fn early(&self, origin: &Arc<Origin>, delay_key: &str, claimed: &[Slot]) -> Result<Vec<(EntryId, Parked)>> {
         let mut command = scripts::call(&scripts::EARLY, &[&origin.stream, delay_key]);
         command.arg(&origin.group).arg(&origin.consumer);

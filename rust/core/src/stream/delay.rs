@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use super::{Mode, StreamSource, admit};
 use crate::backoff::Quiet;
-use crate::error::Result;
+use crate::batch::Origin;
+use crate::error::{Error, Result};
 use crate::event::Level;
 use crate::store::{Due, Look};
 use crate::subscription::Subscription;
@@ -69,6 +70,19 @@ fn takes(source: &StreamSource, subscription: &Subscription) -> bool {
     source.settings.mode != Mode::New && !subscription.stop.is_cancelled() && !source.is_stalled()
 }
 
+/// Forget what was parked in a group before it was lost: entries that it gives out once more are not delayed.
+pub(super) async fn unpark(source: &StreamSource, origin: &Origin) -> Result<()> {
+    let mut offset = 0;
+    loop {
+        match source.store.unpark(origin, &source.settings.delay_key, offset, LIMIT).await {
+            Ok(Some(stay)) => offset += stay,
+            // What else the server refuses about this key is said by the timer.
+            Ok(None) | Err(Error::Server(_)) => return Ok(()),
+            Err(error) => return Err(error),
+        }
+    }
+}
+
 /// Hand over what is due, as far as there is room for it.
 async fn pass(source: &StreamSource, subscription: &Arc<Subscription>) -> Result<Rest> {
     let begun = subscription.clock.now_ms();
@@ -89,12 +103,14 @@ async fn pass(source: &StreamSource, subscription: &Arc<Subscription>) -> Result
 
 async fn step(source: &StreamSource, subscription: &Arc<Subscription>, offset: usize, takes: bool) -> Result<Due> {
     // What is being parked here is held until that was answered, and must not come back before.
-    let _parking = source.group.parking.lock().await;
+    let parking = source.group.parking.lock().await;
     let room = if takes { subscription.credits.room().min(source.settings.count) } else { 0 };
     let look = Look { limit: LIMIT, room, offset, keeps_bodiless: source.settings.dead_letter.is_some() };
     let read_ms = subscription.clock.now_ms();
     let delay_key = &source.settings.delay_key;
     let mut due = source.store.due(&subscription.origin, delay_key, look, source.settings.by_key).await?;
+    // What follows may wait for a store of the user's, and no settler is to wait for that.
+    drop(parking);
     if due.strange > 0 {
         let text = format!(
             "{} members of the sorted set {delay_key} are no delayed entries of ours; they were given the score +inf \

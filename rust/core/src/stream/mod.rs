@@ -35,7 +35,7 @@ pub use trim::Trimmer;
 use gate::Gate;
 
 use crate::backoff::Quiet;
-use crate::batch::Token;
+use crate::batch::{Origin, Token};
 use crate::entry::EntryId;
 use crate::error::{Error, Result};
 use crate::event::Level;
@@ -155,6 +155,13 @@ impl StreamSource {
 }
 
 impl StreamSource {
+    /// Make the group, unless it is there. True: it was made.
+    async fn make_group(&self, origin: &Origin, start: &str) -> Result<bool> {
+        // Before there is anything that could be parked in it.
+        delay::unpark(self, origin).await?;
+        self.store.create_group(&origin.stream, &origin.group, start).await
+    }
+
     /// Say so where the stream of dead letters is no stream: nothing is lost by it, but nothing can be given up either.
     async fn check_letters(&self, subscription: &Subscription) -> Result<()> {
         let Some(letters) = &self.settings.dead_letter else {
@@ -209,7 +216,7 @@ impl Source for StreamSource {
         };
         if self.settings.create_group {
             let start = &self.settings.start_id;
-            let created = self.store.create_group(&origin.stream, &origin.group, start).await.map_err(refused)?;
+            let created = self.make_group(origin, start).await.map_err(refused)?;
             if created && start == "$" && self.store.last_id(&origin.stream).await?.is_some_and(|id| id > EntryId::ZERO)
             {
                 subscription.log(

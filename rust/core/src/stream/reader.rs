@@ -122,7 +122,7 @@ async fn ensure_group(source: &StreamSource, subscription: &Subscription) -> Res
     let resume = source.group.resume_after();
     // A stream that was made anew may count from anywhere: none of it was seen.
     let start = if resume > last { source.group.begins_anew() } else { resume };
-    if source.store.create_group(&origin.stream, &origin.group, &start.to_string()).await? {
+    if source.make_group(origin, &start.to_string()).await? {
         let text = format!("the server lost the group; created it again, reading on after {start}");
         subscription.log(Level::Warning, &text);
     }

@@ -44,6 +44,7 @@ pub(crate) enum Step {
     Scan { reader: usize, own: Option<(Vec<usize>, bool)>, from: Vec<usize>, count: usize, letters: bool },
     Due { reader: usize, look: Look },
     Early { reader: usize, last: usize },
+    Unpark { reader: usize, offset: usize, limit: usize },
     Mark { reader: usize, tokens: Vec<usize>, text: &'static str, miscounted: bool },
     Marks { ids: Vec<usize> },
     Unmark { reader: usize, ids: Vec<usize> },
@@ -223,6 +224,9 @@ impl Chooser {
                     keeps_bodiless: self.percent(30),
                 },
             },
+            91 if self.percent(40) => {
+                Step::Unpark { reader, offset: self.rng.usize(..2), limit: self.one(&[1, 3, 100]) }
+            }
             91 => Step::Early { reader, last: self.rng.usize(1..12) },
             92 => {
                 let text = self.one(&["1b", "2a?", "3", ""]);

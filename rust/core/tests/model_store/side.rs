@@ -240,6 +240,10 @@ impl Side {
                     parked.into_iter().map(show).collect::<Vec<_>>().join(" ")
                 }));
             }
+            Step::Unpark { reader, offset, limit } => {
+                let result = store.unpark(&origin(*reader), DELAYED, *offset, *limit).await;
+                shown.push(self.shown(result, |_, stay| format!("{stay:?}")));
+            }
             Step::Unblock { reader } => {
                 let id = self.readers[*reader].id();
                 let result = store.unblock(id).await;
