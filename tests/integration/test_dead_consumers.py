@@ -5,14 +5,13 @@ from pathlib import Path
 
 import pytest
 
-import ruststream
 from eventually import eventually_async
 from ruststream import RustStream, leave
 from ruststream.redis import RedisBroker, RedisStream, StreamStart, Trim
 
 FORGET_AFTER = 2.0
 DEAD = "ruststream-host-1-0badc0de"
-SCRIPTS = Path(ruststream.__file__).parents[2] / "rust" / "core" / "src" / "redis" / "lua"
+SCRIPTS = Path(__file__).parents[2] / "rust" / "core" / "src" / "redis" / "lua"
 
 
 @pytest.fixture
