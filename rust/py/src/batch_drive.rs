@@ -13,9 +13,10 @@ use ruststream_core::gather::{Gather, Look};
 
 use crate::batch_context::{BatchContext, Element};
 use crate::call;
-use crate::consumer::{Consumer, Queued};
+use crate::consumer::Consumer;
 use crate::context::Context;
 use crate::drive::{self, Acks, Binding, Call, SLICE};
+use crate::queue::Queued;
 
 /// How a subscription makes batches.
 #[derive(Debug)]

@@ -9,7 +9,7 @@ use parking_lot::Mutex;
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
-use pyo3::types::{PyBytes, PyDict, PyList, PySequence, PyTuple};
+use pyo3::types::{PyDict, PyList, PySequence, PyTuple};
 use ruststream_core::backoff::{Backoff, growing};
 use ruststream_core::batch::{Mark, Origin, Token};
 use ruststream_core::entry::KEYLESS;
@@ -18,9 +18,8 @@ use ruststream_core::event::{Event, State};
 use ruststream_core::gather::Gather;
 use ruststream_core::header;
 use ruststream_core::held::Held;
-use ruststream_core::inbox::Arrival;
 use ruststream_core::lanes::Lanes;
-use ruststream_core::letter::{Letter, Reason};
+use ruststream_core::letter::Reason;
 use ruststream_core::publish::check_size;
 use ruststream_core::pump;
 use ruststream_core::settle::{Outcome, Settler};
@@ -37,26 +36,9 @@ use crate::drive::{self, Binding, Direct, Stepper};
 use crate::engine::Engine;
 use crate::entry_id::EntryId;
 use crate::marks::{LoopMarks, MarkOptions};
+use crate::queue::Queued;
 use crate::tasks::Tasks;
-use crate::{control, errors, marks, runtime};
-
-const ACK: u8 = 0;
-const DROP: u8 = 1;
-const RETRY: u8 = 2;
-const LEAVE: u8 = 3;
-const DEAD_LETTER: u8 = 4;
-
-/// The outcomes, by their names in the module.
-pub(crate) const OUTCOMES: [(&str, u8); 5] =
-    [("ACK", ACK), ("DROP", DROP), ("RETRY", RETRY), ("LEAVE", LEAVE), ("DEAD_LETTER", DEAD_LETTER)];
-
-/// One queued delivery, and the key that was computed for it, or why it could not be.
-pub(crate) struct Queued {
-    pub(crate) token: Token,
-    /// The source wants to know when it starts.
-    pub(crate) watched: bool,
-    pub(crate) key: PyResult<Option<Py<PyBytes>>>,
-}
+use crate::{control, errors, marks, outcomes, runtime};
 
 /// Of a handler that takes batches: entries in a full one, seconds to wait for these, `extract` and `decode`.
 type BatchParts = (usize, f64, Py<PyAny>, Option<Py<PyAny>>);
@@ -76,7 +58,7 @@ pub(crate) struct Consumer {
     pub(crate) binding: Mutex<Option<Arc<Binding>>>,
     /// Kept from one drive to the next, so that gathering acks allocates nothing.
     pub(crate) acks: Mutex<Vec<Token>>,
-    by_key: bool,
+    pub(crate) by_key: bool,
     /// Later entries of a key wait while its head is being retried.
     strict: bool,
     /// The reader waits for room for so many entries.
@@ -92,9 +74,9 @@ pub(crate) struct Consumer {
     /// Cancelled once the reader has returned.
     reader_done: CancellationToken,
     started: Mutex<bool>,
-    marks: Option<Arc<Marks>>,
+    pub(crate) marks: Option<Arc<Marks>>,
     /// What is asked of the user's store, or of the function that computes keys.
-    asked: Arc<LoopMarks>,
+    pub(crate) asked: Arc<LoopMarks>,
 }
 
 #[pymethods]
@@ -165,8 +147,8 @@ impl Consumer {
             reconnect: client.reconnect.clone(),
             cap: match max_attempts {
                 Some(attempts) => {
-                    let letter = || letter(dead_letter.as_ref(), Reason::MaxAttempts.as_str(), None);
-                    let exhausted = outcome(on_exhausted, None, letter)?;
+                    let letter = || outcomes::letter(dead_letter.as_ref(), Reason::MaxAttempts.as_str(), None);
+                    let exhausted = outcomes::outcome(on_exhausted, None, letter)?;
                     Some(Cap { attempts, exhausted, key: attempts_key, workers: workers.max(1) })
                 }
                 None => None,
@@ -302,8 +284,8 @@ impl Consumer {
         error: Option<&[u8]>,
     ) -> PyResult<bool> {
         let (token, partition) = (&ctx.get().token, ctx.get().partition);
-        let letter = || letter(self.dead_letter.as_ref(), reason.unwrap_or_default(), error);
-        match self::outcome(outcome, delay, letter)? {
+        let letter = || outcomes::letter(self.dead_letter.as_ref(), reason.unwrap_or_default(), error);
+        match outcomes::outcome(outcome, delay, letter)? {
             // At a stop nothing is kept: who goes on with the key is another consumer.
             Outcome::Retry(delay) if self.strict && partition != KEYLESS && !self.subscription.stop.is_cancelled() => {
                 let after = delay.unwrap_or_else(|| growing(token.delivery_count()));
@@ -314,7 +296,7 @@ impl Consumer {
                     lanes.keep(partition, token.id());
                 }
                 drop(lanes);
-                answered(py, token, settled)
+                outcomes::answered(py, token, settled)
             }
             outcome => self.give(py, token, outcome),
         }
@@ -539,7 +521,7 @@ impl Consumer {
 
 impl Consumer {
     fn give(&self, py: Python<'_>, token: &Token, outcome: Outcome) -> PyResult<bool> {
-        answered(py, token, self.subscription.settle(token, outcome))
+        outcomes::answered(py, token, self.subscription.settle(token, outcome))
     }
 
     fn spawn<F, W>(&self, work: F)
@@ -596,69 +578,6 @@ impl Consumer {
     pub(crate) fn no_more_comes(&self) -> bool {
         self.subscription.stop.is_cancelled() || !self.subscription.credits.has(self.reads_at)
     }
-
-    /// Put what has come into the lanes' queues.
-    pub(crate) fn queue(this: &Bound<'_, Self>, arrival: Arrival, key_of: Option<&Py<PyAny>>) {
-        match arrival {
-            Arrival::Batch(batch) => Self::queue_all(this, batch.tokens(), false, key_of),
-            Arrival::Tokens { tokens, watched } => Self::queue_all(this, tokens.into_iter(), watched, key_of),
-        }
-    }
-
-    fn queue_all(
-        this: &Bound<'_, Self>,
-        tokens: impl Iterator<Item = Token>,
-        watched: bool,
-        key_of: Option<&Py<PyAny>>,
-    ) {
-        let consumer = this.get();
-        let unkeyed = consumer.marks.is_some() && consumer.asked.has_failed_keys();
-        // The key of its mark, without which it must not run.
-        let failure = |token: &Token| unkeyed.then(|| consumer.asked.failed_key(token)).flatten();
-        let Some(key_of) = key_of else {
-            let mut lanes = consumer.lanes.lock();
-            for token in tokens {
-                let partition = if consumer.by_key { token.slot().partition } else { KEYLESS };
-                let key = failure(&token).map_or(Ok(None), Err);
-                push(&mut lanes, partition, Queued { token, watched, key });
-            }
-            return;
-        };
-        for token in tokens {
-            let key = failure(&token).map_or_else(|| computed_key(this, &token, key_of), Err);
-            let partition = match &key {
-                Ok(Some(key)) => ruststream_core::partition::partition(key.as_bytes(this.py())),
-                Ok(None) | Err(_) => KEYLESS,
-            };
-            push(&mut this.get().lanes.lock(), partition, Queued { token, watched, key });
-        }
-    }
-}
-
-/// Whether the outcome is on its way; not, where the entry is not ours any more.
-fn answered(py: Python<'_>, token: &Token, settled: Settled) -> PyResult<bool> {
-    match settled {
-        Settled::Taken => Ok(true),
-        Settled::NotOurs => Ok(false),
-        Settled::Twice => Err(errors::already_settled(py, &token.id().to_string())),
-    }
-}
-
-/// Queue a delivery behind the others of its partition, or before them if the partition is kept for it.
-#[inline]
-fn push(lanes: &mut Lanes<Queued>, partition: u16, queued: Queued) {
-    let again = queued.token.comes_again();
-    match lanes.kept_for(queued.token.id()) {
-        Some(kept) => lanes.put_back(kept, queued),
-        None => lanes.push(partition, again, queued),
-    }
-}
-
-/// The key that `by_key` computes. What that raises is the delivery's failure, dealt with when its turn comes.
-fn computed_key(this: &Bound<'_, Consumer>, token: &Token, key_of: &Py<PyAny>) -> PyResult<Option<Py<PyBytes>>> {
-    let context = Bound::new(this.py(), Context::new(token.clone(), KEYLESS, this.clone().unbind()))?;
-    let key = key_of.bind(this.py()).call1((context,))?;
-    if key.is_none() { Ok(None) } else { Ok(Some(key.cast_into::<PyBytes>()?.unbind())) }
 }
 
 /// What a stream is kept within, as Python says it: seconds, or entries.
@@ -669,27 +588,6 @@ fn bound(py: Python<'_>, policy: &str, figure: f64) -> PyResult<Within> {
         "max_length" => Ok(Within::Length(figure as u64)),
         "max_age" => Ok(Within::Age(seconds(figure))),
         other => Err(errors::config(py, &format!("there is no way to trim {other:?}"))),
-    }
-}
-
-fn letter(to: Option<&Arc<str>>, reason: &str, error: Option<&[u8]>) -> PyResult<Arc<Letter>> {
-    const REASONS: [Reason; 4] = [Reason::MaxAttempts, Reason::Rejected, Reason::DecodeError, Reason::Deleted];
-    let known = REASONS.into_iter().find(|known| known.as_str() == reason);
-    match (to, known) {
-        (Some(to), Some(reason)) => Ok(Letter::new(to, reason, error)),
-        (None, _) => Err(PyRuntimeError::new_err("the consumer has no dead-letter stream")),
-        (_, None) => Err(PyRuntimeError::new_err(format!("there is no reason {reason:?} for a dead letter"))),
-    }
-}
-
-fn outcome(number: u8, delay: Option<f64>, letter: impl FnOnce() -> PyResult<Arc<Letter>>) -> PyResult<Outcome> {
-    match number {
-        ACK => Ok(Outcome::Ack),
-        DROP => Ok(Outcome::Drop),
-        RETRY => Ok(Outcome::Retry(delay.map(seconds))),
-        LEAVE => Ok(Outcome::Leave),
-        DEAD_LETTER => Ok(Outcome::DeadLetter(letter()?)),
-        other => Err(PyRuntimeError::new_err(format!("there is no outcome {other}"))),
     }
 }
 

@@ -15,8 +15,9 @@ use ruststream_core::lanes::Lanes;
 use ruststream_core::subscription::Settled;
 
 use crate::batch_drive::Batching;
-use crate::consumer::{Consumer, Queued};
+use crate::consumer::Consumer;
 use crate::context::Context;
+use crate::queue::Queued;
 use crate::{batch_drive, call, runtime};
 
 const SUSPENDED: u8 = 0;

@@ -17,6 +17,8 @@ mod entry_id;
 mod errors;
 mod letters;
 mod marks;
+mod outcomes;
+mod queue;
 mod rows;
 mod runtime;
 mod tasks;
@@ -57,7 +59,7 @@ mod _core {
         for (name, number) in crate::drive::STOPS {
             module.add(name, number)?;
         }
-        for (name, number) in crate::consumer::OUTCOMES {
+        for (name, number) in crate::outcomes::OUTCOMES {
             module.add(name, number)?;
         }
         Ok(())
