@@ -13,8 +13,8 @@ from ruststream.errors import ConfigError
 Duration: TypeAlias = float | timedelta
 """Seconds, or a `timedelta`."""
 
-LONGEST: Final = 10 * 365.25 * 86_400
-"""Seconds in ten years. Anything longer is a mistake in the unit."""
+LONGEST: Final = 10.0 * 365 * 86_400 - 1
+"""Seconds in ten years, less one. Anything longer is a mistake in the unit."""
 
 
 def seconds(value: object, option: str, *, zero: bool = True) -> float:
@@ -26,7 +26,7 @@ def seconds(value: object, option: str, *, zero: bool = True) -> float:
         zero: whether 0 is allowed. Where it is not, neither is anything below a millisecond, the server's grain.
 
     Raises:
-        ConfigError: not a duration, negative, not a number, or longer than ten years.
+        ConfigError: not a duration, negative, not a number, or ten years and more.
     """
     if isinstance(value, timedelta):
         amount = value.total_seconds()
@@ -40,7 +40,7 @@ def seconds(value: object, option: str, *, zero: bool = True) -> float:
     if math.isnan(amount) or amount < 0:
         raise ConfigError(f"{option} must not be negative or NaN, but is {value!r}")
     if amount > LONGEST:
-        raise ConfigError(f"{option} must be at most ten years; it is in seconds, and is {value!r}")
+        raise ConfigError(f"{option} must be shorter than ten years; it is in seconds, and is {value!r}")
     if not zero and amount < 0.001:
         raise ConfigError(f"{option} must be at least a millisecond (0.001), but is {value!r}")
     return amount

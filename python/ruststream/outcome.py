@@ -55,7 +55,7 @@ def retry(after: Duration | None = None) -> Outcome:
             where pending entries are claimed, else its growing delay.
 
     Raises:
-        ConfigError: `after` is negative, not a number, or longer than ten years.
+        ConfigError: `after` is negative, not a number, or ten years and more.
     """
     return _RETRY if after is None else Outcome("retry", delay=seconds(after, "retry(after=)"))
 
