@@ -10,7 +10,7 @@ use tokio::sync::Notify;
 use crate::backoff::{Backoff, Quiet};
 use crate::batch::Token;
 use crate::clock::Clock;
-use crate::event::{Event, Level};
+use crate::event::Level;
 use crate::letter::Letter;
 use crate::store::Append;
 use crate::subscription::Subscription;
@@ -194,20 +194,11 @@ impl Settler {
             };
             while let Err(error) = subscription.source.settle(&subscription, &mut work).await {
                 work.resend = true;
-                if let Some(unsaid) = quiet.allow(subscription.clock.now_ms()) {
-                    subscription.events.post(Event::Log {
-                        level: Level::Warning,
-                        message: format!(
-                            "{}: {} outcomes not answered, sending them again: {error} ({unsaid} more like this)",
-                            subscription.describe(),
-                            work.len()
-                        ),
-                    });
-                }
-                tokio::select! {
-                    biased;
-                    () = subscription.closed.cancelled() => return,
-                    () = subscription.clock.sleep(backoff.wait()) => {}
+                subscription.log_paced(&quiet, Level::Warning, || {
+                    format!("{} outcomes not answered, sending them again: {error}", work.len())
+                });
+                if !subscription.pause(backoff.wait()).await {
+                    return;
                 }
             }
             backoff.reset();
@@ -224,7 +215,7 @@ mod tests {
     use crate::batch::{Batch, Origin, RawBatch};
     use crate::entry::{EntryId, Slot};
     use crate::error::{Error, Result};
-    use crate::event::Events;
+    use crate::event::{Event, Events};
     use crate::source::Source;
     use crate::subscription::Parts;
 

@@ -8,6 +8,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use tokio_util::sync::CancellationToken;
 
+use crate::backoff::Quiet;
 use crate::batch::{Batch, Mark, Origin, Token};
 use crate::clock::Clock;
 use crate::credit::Credits;
@@ -118,6 +119,22 @@ impl Subscription {
     pub fn log(&self, level: Level, what: &str) {
         let message = format!("{}: {what}", self.describe());
         self.events.post(Event::Log { level, message });
+    }
+
+    /// Say what may come again and again: at most once a second, with how often it was left unsaid since.
+    pub fn log_paced(&self, quiet: &Quiet, level: Level, what: impl FnOnce() -> String) {
+        if let Some(unsaid) = quiet.allow(self.clock.now_ms()) {
+            self.log(level, &format!("{} ({unsaid} more like this)", what()));
+        }
+    }
+
+    /// Wait. False: the subscription was closed meanwhile.
+    pub async fn pause(&self, wait: Duration) -> bool {
+        tokio::select! {
+            biased;
+            () = self.closed.cancelled() => false,
+            () = self.clock.sleep(wait) => true,
+        }
     }
 
     /// Tell the loop thread that the state changed.

@@ -183,22 +183,18 @@ pub(super) fn note_bodiless(
         if letters.is_some() {
             subscription.stats.dead_lettered.add(deleted);
         }
-        if let Some(unsaid) = source.bodiless.allow(subscription.clock.now_ms()) {
+        subscription.log_paced(&source.bodiless, Level::Warning, || {
             let what = letters.map_or("acknowledged".into(), |letters| format!("dead-lettered to {letters}"));
-            let text = format!(
-                "{deleted} pending entries have no body any more (deleted or trimmed); {what} ({unsaid} more like this)"
-            );
-            subscription.log(Level::Warning, &text);
-        }
+            format!("{deleted} pending entries have no body any more (deleted or trimmed); {what}")
+        });
     }
     if let Some((kept, error)) = refused {
         subscription.stats.refused.add(kept);
-        if let Some(unsaid) = source.refusals.allow(subscription.clock.now_ms()) {
-            let text = format!(
+        subscription.log_paced(&source.refusals, Level::Error, || {
+            format!(
                 "the server refused the dead letters of {kept} pending entries that have no body any more, they stay \
-                 pending: {error} ({unsaid} more like this)"
-            );
-            subscription.log(Level::Error, &text);
-        }
+                 pending: {error}"
+            )
+        });
     }
 }

@@ -41,10 +41,8 @@ pub(super) async fn run(source: &StreamSource, subscription: &Arc<Subscription>)
                 rest
             }
             Err(error) => {
-                if let Some(unsaid) = quiet.allow(subscription.clock.now_ms()) {
-                    let text = format!("handing over delayed entries failed: {error} ({unsaid} more like this)");
-                    subscription.log(Level::Warning, &text);
-                }
+                subscription
+                    .log_paced(&quiet, Level::Warning, || format!("handing over delayed entries failed: {error}"));
                 Rest { wait: backoff.wait(), waiting: 0 }
             }
         };

@@ -114,9 +114,9 @@ impl State {
     fn choose(&mut self, workers: usize, now: u64) -> (Vec<usize>, bool) {
         let others = self.others_may_go(now);
         let running: Vec<_> = self.passed.values().filter(|passed| passed.is_running()).collect();
-        let unstarted = running.iter().filter(|passed| passed.token.mark() == Mark::Queued);
-        let mut taken: HashSet<u16> = unstarted.map(|passed| passed.token.slot().partition).collect();
-        let room = workers.saturating_sub(running.iter().filter(|one| one.token.mark() == Mark::Queued).count());
+        let unstarted: Vec<_> = running.iter().filter(|passed| passed.token.mark() == Mark::Queued).collect();
+        let mut taken: HashSet<u16> = unstarted.iter().map(|passed| passed.token.slot().partition).collect();
+        let room = workers.saturating_sub(unstarted.len());
         let (mut chosen, mut alone) = (Vec::new(), None);
         for (at, waiting) in self.waiting.iter().enumerate().take(LOOK) {
             // Not past one of the same key, and one of a key at a time: a key that is stuck keeps no others back.
@@ -341,10 +341,8 @@ async fn pass(source: &StreamSource, subscription: &Arc<Subscription>, gate: &Ga
                 wait
             }
             Err(error) => {
-                if let Some(unsaid) = quiet.allow(subscription.clock.now_ms()) {
-                    let text = format!("reading attempts failed, trying again: {error} ({unsaid} more like this)");
-                    subscription.log(Level::Warning, &text);
-                }
+                subscription
+                    .log_paced(&quiet, Level::Warning, || format!("reading attempts failed, trying again: {error}"));
                 Some(backoff.wait())
             }
         };
@@ -429,25 +427,17 @@ async fn begin(
             say_refused(subscription, quiet, &error);
             return chosen.into_iter().map(|passed| passed.token).collect();
         }
-        if let Some(unsaid) = quiet.allow(subscription.clock.now_ms()) {
-            let text = format!("marking starts failed, trying again: {error} ({unsaid} more like this)");
-            subscription.log(Level::Warning, &text);
-        }
-        tokio::select! {
-            biased;
-            () = subscription.closed.cancelled() => return Vec::new(),
-            () = subscription.clock.sleep(backoff.wait()) => {}
+        subscription.log_paced(quiet, Level::Warning, || format!("marking starts failed, trying again: {error}"));
+        if !subscription.pause(backoff.wait()).await {
+            return Vec::new();
         }
     }
 }
 
 fn say_refused(subscription: &Subscription, quiet: &Quiet, error: &Error) {
-    if let Some(unsaid) = quiet.allow(subscription.clock.now_ms()) {
-        let text = format!(
-            "the server refused to count attempts, entries are handled uncounted: {error} ({unsaid} more like this)"
-        );
-        subscription.log(Level::Error, &text);
-    }
+    subscription.log_paced(quiet, Level::Error, || {
+        format!("the server refused to count attempts, entries are handled uncounted: {error}")
+    });
 }
 
 /// A lane may keep its key for this one, which does not run: the next of its key may.

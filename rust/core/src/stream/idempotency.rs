@@ -51,11 +51,8 @@ pub(super) async fn run(source: &StreamSource, subscription: &Arc<Subscription>)
             continue;
         }
         due = now() + renewal;
-        if let Err(error) = marks.renew(subscription).await
-            && let Some(unsaid) = quiet.allow(subscription.clock.now_ms())
-        {
-            let text = format!("renewing marks failed, trying again: {error} ({unsaid} more like this)");
-            subscription.log(Level::Warning, &text);
+        if let Err(error) = marks.renew(subscription).await {
+            subscription.log_paced(&quiet, Level::Warning, || format!("renewing marks failed, trying again: {error}"));
             due = now() + renewal.min(Duration::from_secs(1));
         }
     }

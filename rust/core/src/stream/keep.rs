@@ -55,14 +55,9 @@ async fn bring_back(source: &StreamSource, subscription: &Arc<Subscription>, hea
         let mut resent = false;
         while let Err(error) = count(source, subscription, some, resent).await {
             resent = true;
-            if let Some(unsaid) = quiet.allow(subscription.clock.now_ms()) {
-                let text = format!("running entries again must wait: {error} ({unsaid} more like this)");
-                subscription.log(Level::Warning, &text);
-            }
-            tokio::select! {
-            biased;
-                () = subscription.closed.cancelled() => return,
-                () = subscription.clock.sleep(backoff.wait()) => {}
+            subscription.log_paced(&quiet, Level::Warning, || format!("running entries again must wait: {error}"));
+            if !subscription.pause(backoff.wait()).await {
+                return;
             }
         }
     }

@@ -30,10 +30,8 @@ pub(super) async fn run(source: &StreamSource, subscription: &Arc<Subscription>)
         }
         let min_idle = source.min_idle();
         let tick = min_idle.map_or(NO_RECOVERER, |min_idle| (min_idle / PART).max(Duration::from_millis(1)));
-        tokio::select! {
-            biased;
-            () = subscription.closed.cancelled() => return,
-            () = subscription.clock.sleep(tick) => {}
+        if !subscription.pause(tick).await {
+            return;
         }
         let Some(min_idle) = min_idle else {
             continue;
@@ -47,14 +45,9 @@ pub(super) async fn run(source: &StreamSource, subscription: &Arc<Subscription>)
             backoff.reset();
             continue;
         };
-        if let Some(unsaid) = quiet.allow(subscription.clock.now_ms()) {
-            let text = format!("renewing entries failed, trying again: {error} ({unsaid} more like this)");
-            subscription.log(Level::Warning, &text);
-        }
-        tokio::select! {
-            biased;
-            () = subscription.closed.cancelled() => return,
-            () = subscription.clock.sleep(backoff.wait()) => {}
+        subscription.log_paced(&quiet, Level::Warning, || format!("renewing entries failed, trying again: {error}"));
+        if !subscription.pause(backoff.wait()).await {
+            return;
         }
     }
 }

@@ -151,13 +151,8 @@ impl Marks {
         if !before {
             subscription.post_state(State::Retrying(error.clone()));
         }
-        if let Some(unsaid) = self.quiet.allow(subscription.clock.now_ms()) {
-            let text = format!(
-                "idempotency: the store failed, {entries} handled entries are not marked as done and stay pending until \
-                 they are: {error} ({unsaid} more like this)"
-            );
-            subscription.log(Level::Warning, &text);
-        }
+        subscription.log_paced(&self.quiet, Level::Warning, || format!("idempotency: the store failed, {entries} handled entries are not marked as done and stay pending until \
+                 they are: {error}"));
     }
 
     /// Mark what could not be marked before, and acknowledge it then.

@@ -317,13 +317,9 @@ impl Marks {
         if !before {
             subscription.post_state(State::Retrying(error.clone()));
         }
-        if let Some(unsaid) = self.quiet.allow(subscription.clock.now_ms()) {
-            let text = format!(
-                "idempotency: the store failed, {waiting} entries wait for their mark and are not handled: {error} \
-                 ({unsaid} more like this)"
-            );
-            subscription.log(Level::Warning, &text);
-        }
+        subscription.log_paced(&self.quiet, Level::Warning, || {
+            format!("idempotency: the store failed, {waiting} entries wait for their mark and are not handled: {error}")
+        });
     }
 
     /// See to all that waits. False: the store fails.
@@ -385,10 +381,8 @@ impl Marks {
     pub(super) async fn let_through(&self, subscription: &Subscription) {
         // Those whose marks are being asked for are in no queue.
         while self.busy.load(Ordering::Acquire) > 0 || self.waiting() > 0 {
-            tokio::select! {
-                biased;
-                () = subscription.closed.cancelled() => return,
-                () = subscription.clock.sleep(AGAIN) => {}
+            if !subscription.pause(AGAIN).await {
+                return;
             }
         }
     }

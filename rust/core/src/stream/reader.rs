@@ -56,10 +56,7 @@ pub(super) async fn run(source: &StreamSource, subscription: &Arc<Subscription>)
         if wait > UNHEALTHY || !error.is_lost() {
             subscription.post_state(State::Retrying(error.clone()));
         }
-        if let Some(unsaid) = quiet.allow(subscription.clock.now_ms()) {
-            let text = format!("reading failed, trying again: {error} ({unsaid} more like this)");
-            subscription.log(Level::Warning, &text);
-        }
+        subscription.log_paced(&quiet, Level::Warning, || format!("reading failed, trying again: {error}"));
         tokio::select! {
             biased;
             () = subscription.stop.cancelled() => return Ok(()),

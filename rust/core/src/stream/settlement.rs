@@ -217,25 +217,8 @@ pub(super) fn note_failed(
         }
     }
     subscription.stats.refused.add(refused.len());
-    if let Some((error, action)) = cause
-        && let Some(unsaid) = source.refusals.allow(subscription.clock.now_ms())
-    {
-        let then = if matches!(error, Error::NoGroup(_)) {
-            "they are delivered again once their group is made again, unless their stream is gone too"
-        } else {
-            "they stay pending"
-        };
-        let (to, error) = match action {
-            Action::Bury(letter) => (format!("to dead-letter to {}", letter.to()), error.clone()),
-            Action::Reply(reply) if !matches!(error, Error::NoGroup(_)) => {
-                ("to settle".to_owned(), refusal_of(error.clone(), &reply.stream))
-            }
-            _ => ("to settle".to_owned(), error.clone()),
-        };
-        let (count, ids) = (refused.len(), some_ids(&refused));
-        let text =
-            format!("the server refused {to} {count} entries, {then}: {error} ({ids}) ({unsaid} more like this)");
-        subscription.log(Level::Error, &text);
+    if let Some((error, action)) = cause {
+        subscription.log_paced(&source.refusals, Level::Error, || say_refused(&refused, error, action));
     }
     if !taken.is_empty() {
         subscription.lose(&taken);
@@ -247,6 +230,24 @@ pub(super) fn note_failed(
         subscription.log(Level::Warning, &text);
     }
     refused
+}
+
+/// What is said of outcomes that the server refused, by the first of them.
+fn say_refused(refused: &[Token], error: &Error, action: &Action) -> String {
+    let then = if matches!(error, Error::NoGroup(_)) {
+        "they are delivered again once their group is made again, unless their stream is gone too"
+    } else {
+        "they stay pending"
+    };
+    let (to, error) = match action {
+        Action::Bury(letter) => (format!("to dead-letter to {}", letter.to()), error.clone()),
+        Action::Reply(reply) if !matches!(error, Error::NoGroup(_)) => {
+            ("to settle".to_owned(), refusal_of(error.clone(), &reply.stream))
+        }
+        _ => ("to settle".to_owned(), error.clone()),
+    };
+    let (count, ids) = (refused.len(), some_ids(refused));
+    format!("the server refused {to} {count} entries, {then}: {error} ({ids})")
 }
 
 /// The first ids of many, for a log line.
