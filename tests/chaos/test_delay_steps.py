@@ -14,11 +14,11 @@ DELAYED = f"{{{STREAM}}}:ledger:delayed"
 SERVERS = ("redis-8.10", "redis-8.2", "redis-7.0", "valkey-9.1")
 # Which command a step is, and what its answer has when it did something.
 STEPS = {
-    "park": (script("parked", "park"), b""),
-    "hand over": (script("parked", "due"), b"_payload"),
-    "claim early": (script("parked", "early"), b"$"),
-    "schedule": (script("retry"), b":1"),
-    "move back": (script("parked", "due"), b"*8\r\n:1\r\n"),
+    "park": (script("PARK"), b""),
+    "hand over": (script("DUE"), b"_payload"),
+    "claim early": (script("EARLY"), b"$"),
+    "schedule": (script("RETRY"), b":1"),
+    "move back": (script("DUE"), b"*8\r\n:1\r\n"),
 }
 IN_PLACE, COPIED = ("park", "hand over", "claim early"), ("schedule", "move back")
 MOVES = [(step, "recovering") for step in IN_PLACE] + [(step, "new") for step in COPIED]

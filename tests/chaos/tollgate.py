@@ -2,6 +2,7 @@
 
 import contextlib
 import hashlib
+import re
 import socket
 import threading
 import time
@@ -11,12 +12,13 @@ from typing import Self
 
 from servers import Server
 
-LUA = Path(__file__).parents[2] / "rust" / "core" / "src" / "redis" / "lua"
+SCRIPTS = Path(__file__).parents[2] / "rust" / "core" / "src" / "redis" / "scripts.rs"
 
 
-def script(*names: str) -> bytes:
-    """Return what a script is called by: the hash of these files, one after another."""
-    code = b"".join((LUA / f"{name}.lua").read_bytes() for name in names)
+def script(name: str) -> bytes:
+    """Return what a script is called by: the hash of the files that the core makes it of."""
+    [files] = re.findall(rf'^ +{name},\s*((?:"lua/\w+\.lua",?\s*)+)\)', SCRIPTS.read_text(), re.MULTILINE)
+    code = b"".join((SCRIPTS.parent / file).read_bytes() for file in re.findall(r"lua/\w+\.lua", files))
     return hashlib.sha1(code).hexdigest().encode()
 
 

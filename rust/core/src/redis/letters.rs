@@ -3,7 +3,7 @@
 use ::redis::{Cmd, Pipeline, Value, cmd};
 
 use super::scripts;
-use super::store::{RedisStore, with_id};
+use super::store::{RedisStore, order_command, with_id};
 use super::value::{self, integer};
 use crate::batch::RawBatch;
 use crate::entry::EntryId;
@@ -13,12 +13,9 @@ use crate::store::{Order, Replay, copyable};
 
 /// The one step that writes a letter and acknowledges its entry.
 pub(super) fn bury(order: &Order, letter: &Letter) -> Result<Cmd> {
-    let owner = &order.owner;
-    let fields = copyable(letter.fields(&order.token, owner, order.count))?;
-    let mut command = scripts::call(&scripts::BURY, &[&owner.stream, letter.to()]);
-    command.arg(&owner.group).arg(&owner.consumer);
-    with_id(&mut command, order.token.id());
-    command.arg(order.count).arg(u8::from(order.token.copy_of().is_some()));
+    let fields = copyable(letter.fields(&order.token, &order.owner, order.count))?;
+    let mut command = order_command(&scripts::BURY, order, letter.to());
+    command.arg(u8::from(order.token.copy_of().is_some()));
     for (name, value) in &fields {
         command.arg(name).arg(value);
     }

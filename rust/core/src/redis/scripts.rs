@@ -18,22 +18,22 @@ macro_rules! script {
 
 script!(
     /// KEYS stream; ARGV group, consumer, then id and delivery count of each. One number per entry: 1 done, 0 gone, -1 taken.
-    ACK, "lua/ack.lua"
+    ACK, "lua/pending.lua", "lua/ack.lua"
 );
 script!(
     /// KEYS stream, delay key; ARGV group, consumer, id, delivery count, delay in ms (-1: a copy at once), delete the
     /// original (0 or 1), then the copy's fields. 1 done, 0 gone, -1 taken.
-    RETRY, "lua/retry.lua"
+    RETRY, "lua/pending.lua", "lua/retry.lua"
 );
 script!(
     /// KEYS stream, the reply's stream; ARGV group, consumer, id, delivery count, then what follows the key in the
     /// reply's `XADD`. 1 done, 0 gone, -1 taken.
-    REPLY, "lua/reply.lua"
+    REPLY, "lua/pending.lua", "lua/reply.lua"
 );
 script!(
     /// KEYS stream, stream of letters; ARGV group, consumer, id, delivery count, delete the original (0 or 1), then the
     /// letter's fields but for the time. 1 done, 0 gone, -1 taken.
-    BURY, "lua/bury.lua"
+    BURY, "lua/pending.lua", "lua/bury.lua"
 );
 script!(
     /// KEYS stream of letters, stream; ARGV id of a letter, then the fields it goes back with. Returns its new id; nil
@@ -66,12 +66,12 @@ script!(
 script!(
     /// KEYS stream, delay key; ARGV group, consumer, resent (0 or 1), then id, delivery count and delay in ms of each.
     /// One number per entry, as `ACK` gives them.
-    PARK, "lua/parked.lua", "lua/park.lua"
+    PARK, "lua/pending.lua", "lua/parked.lua", "lua/park.lua"
 );
 script!(
     /// KEYS stream; ARGV group, consumer, resent (0 or 1), then id and delivery count of each. One number per entry, as
     /// `ACK` gives them.
-    AGAIN, "lua/parked.lua", "lua/again.lua"
+    AGAIN, "lua/pending.lua", "lua/again.lua"
 );
 script!(
     /// KEYS delay key, stream; ARGV group, consumer, members to look at, parked entries to take, members to pass over,
@@ -79,17 +79,17 @@ script!(
     /// Returns how many copies were moved; the ms until the next member is due (-1: none); how many members are not
     /// ours and were put aside; how many were looked at; how many of those stay; how many of these are parked ones of
     /// this group; entries and ids as `SCAN` does.
-    DUE, "lua/parked.lua", "lua/due.lua"
+    DUE, "lua/pending.lua", "lua/parked.lua", "lua/due.lua"
 );
 script!(
     /// KEYS stream, delay key; ARGV group, consumer, then id, earlier deliveries and idle ms of each claimed entry.
     /// Returns, of those that were parked, the id and for how many ms it lay (-1: not due yet, and parked again).
-    EARLY, "lua/parked.lua", "lua/early.lua"
+    EARLY, "lua/pending.lua", "lua/parked.lua", "lua/early.lua"
 );
 script!(
     /// KEYS delay key, stream; ARGV group, members to pass over, members to look at. Removes the parked entries of the
     /// group, unless it is there; returns how many of the members stay (-1: there are no more to look at).
-    UNPARK, "lua/parked.lua", "lua/unpark.lua"
+    UNPARK, "lua/pending.lua", "lua/parked.lua", "lua/unpark.lua"
 );
 script!(
     /// KEYS stream; ARGV group, names of living consumers. Makes those heard of that are there; returns the rows of
@@ -110,7 +110,7 @@ script!(
 script!(
     /// KEYS stream, hash of marks; ARGV group, consumer, then id, delivery count and mark of each (empty: take it away).
     /// One number per entry: 1 done, 0 gone, -1 taken.
-    MARK, "lua/mark.lua"
+    MARK, "lua/pending.lua", "lua/mark.lua"
 );
 script!(
     /// KEYS stream, hash of marks; ARGV group, ids. Takes away the marks of those that are not pending; returns how many.

@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use ::redis::{Cmd, Pipeline, Value, cmd};
+use ::redis::{Cmd, Pipeline, Script, Value, cmd};
 use async_trait::async_trait;
 use parking_lot::RwLock;
 
@@ -137,12 +137,20 @@ fn milliseconds(delay: Duration) -> i64 {
     i64::try_from(delay.as_millis()).unwrap_or(i64::MAX)
 }
 
-fn retry_command(order: &Order, delay_key: &str) -> Result<Cmd> {
+/// The call of a script that carries one order out, as far as all of these begin: who must own it, and at which count.
+/// `key` is the one beside the stream.
+pub(super) fn order_command(script: &Script, order: &Order, key: &str) -> Cmd {
     let owner = &order.owner;
-    let fields = copyable(order.token.copied_fields(&owner.group, order.attempts))?;
-    let mut command = scripts::call(&scripts::RETRY, &[&owner.stream, delay_key]);
+    let mut command = scripts::call(script, &[&owner.stream, key]);
     command.arg(&owner.group).arg(&owner.consumer);
     with_id(&mut command, order.token.id());
+    command.arg(order.count);
+    command
+}
+
+fn retry_command(order: &Order, delay_key: &str) -> Result<Cmd> {
+    let fields = copyable(order.token.copied_fields(&order.owner.group, order.attempts))?;
+    let mut command = order_command(&scripts::RETRY, order, delay_key);
     let delay = match order.action {
         Action::Delay(delay) => milliseconds(delay),
         Action::Copy
@@ -152,7 +160,7 @@ fn retry_command(order: &Order, delay_key: &str) -> Result<Cmd> {
         | Action::Reply(_)
         | Action::Bury(_) => -1,
     };
-    command.arg(order.count).arg(delay).arg(u8::from(order.token.copy_of().is_some()));
+    command.arg(delay).arg(u8::from(order.token.copy_of().is_some()));
     for (name, value) in &fields {
         command.arg(name).arg(value);
     }
@@ -164,11 +172,7 @@ fn reply_command(order: &Order, reply: &Append) -> Result<Cmd> {
         let fields = reply.fields.len();
         return Err(Error::Server(format!("a reply of {fields} fields is too large to be sent with the ack")));
     }
-    let owner = &order.owner;
-    let mut command = scripts::call(&scripts::REPLY, &[&owner.stream, &reply.stream]);
-    command.arg(&owner.group).arg(&owner.consumer);
-    with_id(&mut command, order.token.id());
-    command.arg(order.count);
+    let mut command = order_command(&scripts::REPLY, order, &reply.stream);
     with_entry(&mut command, reply);
     Ok(command)
 }

@@ -1,9 +1,7 @@
--- Counts are cut at 32 bits: XNACK FATAL sets the greatest there is.
 local stream, letters = KEYS[1], KEYS[2]
 local group, consumer, id, count, delete = unpack(ARGV, 1, 5)
-local entry = redis.call('XPENDING', stream, group, id, id, 1)[1]
-if not entry then return 0 end
-if entry[2] ~= consumer or math.min(entry[4], 4294967295) ~= tonumber(count) then return -1 end
+local result = standing(stream, group, consumer, id, count)
+if result ~= 1 then return result end
 local now = redis.call('TIME')
 ARGV[#ARGV + 1] = 'h:x-dead-letter-time-ms'
 ARGV[#ARGV + 1] = string.format('%.0f', now[1] * 1000 + math.floor(now[2] / 1000))

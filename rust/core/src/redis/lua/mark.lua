@@ -1,19 +1,12 @@
--- Counts are cut at 32 bits: XNACK FATAL sets the greatest there is.
 local results = {}
 for at = 3, #ARGV, 3 do
-  local id, count, mark = ARGV[at], tonumber(ARGV[at + 1]), ARGV[at + 2]
-  local entry = redis.call('XPENDING', KEYS[1], ARGV[1], id, id, 1)[1]
-  local result = 0
-  if entry then
-    if entry[2] == ARGV[2] and math.min(entry[4], 4294967295) == count then
-      result = 1
-      if mark == '' then
-        redis.call('HDEL', KEYS[2], id)
-      else
-        redis.call('HSET', KEYS[2], id, mark)
-      end
+  local id, mark = ARGV[at], ARGV[at + 2]
+  local result = standing(KEYS[1], ARGV[1], ARGV[2], id, ARGV[at + 1])
+  if result == 1 then
+    if mark == '' then
+      redis.call('HDEL', KEYS[2], id)
     else
-      result = -1
+      redis.call('HSET', KEYS[2], id, mark)
     end
   end
   results[#results + 1] = result

@@ -3,20 +3,14 @@ local group, consumer, resent = ARGV[1], ARGV[2], ARGV[3] == '1'
 local results, mine = {}, {}
 for at = 4, #ARGV, 3 do
   local id, count, delay = ARGV[at], tonumber(ARGV[at + 1]), tonumber(ARGV[at + 2])
-  local entry = pending(stream, group, id)
-  local result = 0
-  if entry then
-    if entry.consumer == consumer and entry.count == count then
-      local member = member_of(id, group, count)
-      -- Sent before, and carried out then: it keeps its due time.
-      if not (resent and redis.call('ZSCORE', delayed, member)) then
-        redis.call('ZADD', delayed, score_of(delay), member)
-      end
-      result = 1
-      mine[#mine + 1] = id
-    else
-      result = -1
+  local result = standing(stream, group, consumer, id, count)
+  if result == 1 then
+    local member = member_of(id, group, count)
+    -- Sent before, and carried out then: it keeps its due time.
+    if not (resent and redis.call('ZSCORE', delayed, member)) then
+      redis.call('ZADD', delayed, score_of(delay), member)
     end
+    mine[#mine + 1] = id
   end
   results[#results + 1] = result
 end

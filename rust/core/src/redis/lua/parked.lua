@@ -27,15 +27,6 @@ local function lain(score, idle)
   return since
 end
 
--- Counts are cut at 32 bits: XNACK FATAL sets the greatest there is.
-local function as_pending(seen)
-  return seen and {consumer = seen[2], idle = seen[3], count = math.min(seen[4], 4294967295)}
-end
-
-local function pending(stream, group, id)
-  return as_pending(redis.call('XPENDING', stream, group, id, id, 1)[1])
-end
-
 -- Without the group nothing is pending.
 local function pending_if_any(stream, group, id)
   local seen = redis.pcall('XPENDING', stream, group, id, id, 1)

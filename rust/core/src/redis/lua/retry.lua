@@ -1,9 +1,7 @@
--- Counts are cut at 32 bits: XNACK FATAL sets the greatest there is.
 local stream, delayed = KEYS[1], KEYS[2]
 local group, consumer, id, count, delay, delete = unpack(ARGV, 1, 6)
-local entry = redis.call('XPENDING', stream, group, id, id, 1)[1]
-if not entry then return 0 end
-if entry[2] ~= consumer or math.min(entry[4], 4294967295) ~= tonumber(count) then return -1 end
+local result = standing(stream, group, consumer, id, count)
+if result ~= 1 then return result end
 delay = tonumber(delay)
 if delay < 0 then
   redis.call('XADD', stream, '*', unpack(ARGV, 7))
