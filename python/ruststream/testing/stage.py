@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any, Final, TypeAlias
 
 from ruststream._core import BatchContext, Context, Engine
+from ruststream.errors import ConfigError
 from ruststream.loop import Bell
 from ruststream.redis.broker import RedisBroker
 from ruststream.stage import Stage
@@ -13,6 +14,7 @@ from ruststream.subscriber import Subscriber
 from ruststream.subscription import Subscription
 from ruststream.testing.record import SubscriberRecord
 from ruststream.testing.subscription import RecordedSubscription
+from ruststream.testing.view import stream_view
 
 Running: TypeAlias = Context | BatchContext
 """What a handler has in its hands."""
@@ -104,9 +106,17 @@ class LiveStage(RecordedStage):
         self.url: Final = url
 
     async def connect(self, broker: RedisBroker, bell: Bell) -> None:
-        """Connect a broker to the server of the test.
+        """Connect a broker to the server of the test, and see that nothing of what it reads is there.
 
         Raises:
             ConnectError: it can't be reached.
+            ConfigError: a stream holds entries, which are not the test's to handle.
         """
         await broker.connect(bell, self.url)
+        for stream in {subscriber.stream for subscriber in broker.subscribers}:
+            if held := len(stream_view(broker.client, stream)):
+                await broker.close()
+                raise ConfigError(
+                    f"the server holds {held} entries in stream {stream}, which the app reads: "
+                    "live= needs a server, or a database, of the test's own"
+                )

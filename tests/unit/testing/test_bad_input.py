@@ -86,6 +86,15 @@ async def test_one_that_is_left_without_closing_lets_go_of_its_app():
         await t.publish(1, "s")
 
 
+async def test_an_app_that_runs_stays_taken_when_its_test_is_forgotten():
+    app = app_of(handler)
+    left = await TestApp(app).__aenter__()
+    del left
+    with pytest.raises(ConfigError, match="another TestApp has the app"):
+        await TestApp(app).__aenter__()
+    await app.__aexit__(None, None, None)
+
+
 async def test_a_running_app_is_refused_and_goes_on():
     broker = RedisBroker("memory://refused")
     app = RustStream("app", broker)
