@@ -34,6 +34,24 @@ async def test_group_and_stream_are_made_at_start(any_server, broker, stream):
         assert stream.group()["last-delivered-id"] == b"0-0"
 
 
+async def test_a_full_server_is_read_where_the_group_is_there(any_server, broker, stream):
+    """B021: XGROUP CREATE answers OOM even for a group that exists; without one the start says why it can't go on."""
+    stream.create_group()
+    stream.add("x")
+    seen = collect(broker, RedisStream("s", group="g"))
+    stream.client.config_set("maxmemory", 1)
+    try:
+        async with RustStream("test", broker):
+            await eventually_async(lambda: seen == [b"x"])
+            await eventually_async(lambda: stream.pending_ids() == [])
+        stream.client.xgroup_destroy("s", "g")
+        with pytest.raises(SubscribeError, match="OOM"):
+            async with RustStream("test", broker):
+                pass
+    finally:
+        stream.client.config_set("maxmemory", 0)
+
+
 async def test_a_new_group_begins_with_what_comes_after_it(any_server, broker, stream):
     """StreamStart.NEW, the default: what was there before the group is not read."""
     stream.add("old")

@@ -159,7 +159,14 @@ impl StreamSource {
     async fn make_group(&self, origin: &Origin, start: &str) -> Result<bool> {
         // Before there is anything that could be parked in it.
         delay::unpark(self, origin).await?;
-        self.store.create_group(&origin.stream, &origin.group, start).await
+        let made = self.store.create_group(&origin.stream, &origin.group, start).await;
+        // A full server still serves the groups that it has, and reading them is what may empty it.
+        if matches!(&made, Err(Error::Server(text)) if text.starts_with("OOM"))
+            && self.store.cursor(&origin.stream, &origin.group).await?.is_some()
+        {
+            return Ok(false);
+        }
+        made
     }
 
     /// Say so where the stream of dead letters is no stream: nothing is lost by it, but nothing can be given up either.
