@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from ruststream.errors import ConfigError
@@ -24,6 +24,8 @@ Action: TypeAlias = Callable[[Subscription], Coroutine[Any, Any, object]]
 
 _Where: TypeAlias = tuple[str, str]
 """A broker's address and a stream."""
+_Way: TypeAlias = tuple[_Where, _Where, str]
+"""From a stream to a stream, and the name of the subscription that leads there."""
 
 _log: Final = logging.getLogger("ruststream.app")
 
@@ -266,29 +268,43 @@ def _warn_of_shares(group: Iterable[Subscriber]) -> None:
 
 
 def _refuse_cycles(pairs: Iterable[tuple[RedisBroker, Subscriber]]) -> None:
-    """Refuse replies, and dead letters, that would come back to the stream they began in: they would never rest."""
-    replies: dict[_Where, list[tuple[_Where, str]]] = {}
-    letters: dict[_Where, list[tuple[_Where, str]]] = {}
+    """Refuse replies and dead letters that would come back to the stream they began in: they would never rest."""
+    replies: list[_Way] = []
+    letters: list[_Way] = []
     for broker, subscriber in pairs:
         start, name = (broker.address, subscriber.stream), subscriber.name
-        for stream in sorted(subscriber.replies.known):
-            replies.setdefault(start, []).append(((broker.address, stream), name))
+        replies += [(start, (broker.address, stream), name) for stream in sorted(subscriber.replies.known)]
         if subscriber.dead_letter is not None:
-            letters.setdefault(start, []).append(((broker.address, subscriber.dead_letter), name))
-    if (found := _circle(replies)) is not None:
-        raise ConfigError(
-            f"the replies of {found[0]} go round in a circle ({found[1]}): each message would be handled without end; "
-            "send them elsewhere, or publish by ctx.publish where the handler knows when to stop"
-        )
-    if (found := _circle(letters)) is not None:
-        raise ConfigError(
-            f"the dead letters of {found[0]} go round in a circle ({found[1]}): one that nobody can handle would never "
-            "rest; leave dead_letter out of one of them"
-        )
+            letters.append((start, (broker.address, subscriber.dead_letter), name))
+    for ways, what, then in (
+        (
+            replies,
+            "replies",
+            (
+                "each message would be handled without end; send them elsewhere, or publish by ctx.publish where the "
+                "handler knows when to stop"
+            ),
+        ),
+        (
+            letters,
+            "dead letters",
+            "one that nobody can handle would never rest; leave dead_letter out of one of them",
+        ),
+        (
+            replies + letters,
+            "replies and dead letters",
+            "one that nobody can handle would never rest; let the dead letters go where nobody replies to them",
+        ),
+    ):
+        if (found := _circle(ways)) is not None:
+            raise ConfigError(f"the {what} of {found[0]} go round in a circle ({found[1]}): {then}")
 
 
-def _circle(ways: Mapping[_Where, Sequence[tuple[_Where, str]]]) -> tuple[str, str] | None:
+def _circle(found: Iterable[_Way]) -> tuple[str, str] | None:
     """Return the names of subscriptions that lead round in a circle, and the circle; None where there is none."""
+    ways: dict[_Where, list[tuple[_Where, str]]] = {}
+    for start, where, name in found:
+        ways.setdefault(start, []).append((where, name))
     clear: set[_Where] = set()
     for start, first in ways.items():
         # Depth first: what is on the path when it is met again is a circle.

@@ -126,6 +126,16 @@ def test_replies_into_the_stream_that_is_read_are_refused():
         resolved([broker])
 
 
+def test_dead_letters_that_are_replied_back_are_refused():
+    broker = RedisBroker("memory://cycles")
+    broker.add_subscriber(source("a"), untold, reply_to="b", name="forth")
+    broker.add_subscriber(source("b"), untold, dead_letter="a", name="back")
+    with pytest.raises(
+        ConfigError, match=r"replies and dead letters of forth, back go round in a circle \(a -> b -> a\)"
+    ):
+        resolved([broker])
+
+
 def test_replies_that_come_back_through_others_are_refused():
     broker, router = RedisBroker("memory://cycles"), Router(prefix="payments.")
     broker.add_subscriber(source("start"), untold, reply_to="payments.new", name="first")
