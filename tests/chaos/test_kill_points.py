@@ -5,15 +5,11 @@ import signal
 import pytest
 
 from chaos.ledger import add_ids, effects_of, order, pending
+from chaos.places import places
 from eventually import eventually
 
 MIN_IDLE = 0.5
-EVERYWHERE = {
-    "claiming-8.10": ("redis-8.10", ("claiming",)),
-    "recovering-7.0": ("redis-7.0", ("recovering",)),
-    "recovering-valkey": ("valkey-9.1", ("recovering",)),
-    "new+reclaim-8.2": ("redis-8.2", ("new", "reclaim")),
-}
+EVERYWHERE = places("claiming-8.10", "recovering-7.0", "recovering-valkey", "new+reclaim-8.2")
 
 
 @pytest.fixture(params=list(EVERYWHERE))

@@ -7,6 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from chaos.ledger import add, add_ids, effects_of, pending
+from chaos.places import places
 from chaos.service import Payment
 from chaos.worker import Worker
 from eventually import eventually
@@ -15,14 +16,9 @@ MIN_IDLE = 0.5
 MARKS = "{payments}:ledger:attempts"
 OTHERS = 2000
 POISON = 1_000_000
-VARIANTS = {
-    "claiming-8.10": ("redis-8.10", ("claiming",)),
-    "recovering-8.10": ("redis-8.10", ("recovering",)),
-    "recovering-8.2": ("redis-8.2", ("recovering",)),
-    "recovering-7.0": ("redis-7.0", ("recovering",)),
-    "recovering-valkey": ("valkey-9.1", ("recovering",)),
-    "new+reclaim-8.2": ("redis-8.2", ("new", "reclaim")),
-}
+VARIANTS = places(
+    "claiming-8.10", "recovering-8.10", "recovering-8.2", "recovering-7.0", "recovering-valkey", "new+reclaim-8.2"
+)
 pytestmark = pytest.mark.timeout(180)
 LANES = {"one": {"workers": 1}, "eight": {"workers": 8}, "by-key": {"workers": 8, "by_key": True}}
 

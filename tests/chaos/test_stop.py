@@ -7,18 +7,19 @@ import time
 import pytest
 
 from chaos.ledger import add, add_ids, effects_of, pending, unread
+from chaos.places import places
 from chaos.service import GROUP, STREAM, Payment
 from eventually import eventually
 
-EVERYWHERE = {
-    "claiming-8.10": ("redis-8.10", ("claiming",)),
-    "recovering-8.10": ("redis-8.10", ("recovering",)),
-    "recovering-8.2": ("redis-8.2", ("recovering",)),
-    "recovering-7.0": ("redis-7.0", ("recovering",)),
-    "recovering-valkey": ("valkey-9.1", ("recovering",)),
-    "new+reclaim-8.10": ("redis-8.10", ("new", "reclaim")),
-    "new+reclaim-7.0": ("redis-7.0", ("new", "reclaim")),
-}
+EVERYWHERE = places(
+    "claiming-8.10",
+    "recovering-8.10",
+    "recovering-8.2",
+    "recovering-7.0",
+    "recovering-valkey",
+    "new+reclaim-8.10",
+    "new+reclaim-7.0",
+)
 TERM, INT = signal.SIGTERM, signal.SIGINT
 # Both signals go the same way: SIGINT is tried once with each kind of give-back.
 SIGNALLED = [pytest.param(place, TERM, id=f"{place}-TERM") for place in EVERYWHERE] + [

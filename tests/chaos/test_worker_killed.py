@@ -11,6 +11,7 @@ import time
 import pytest
 
 from chaos.ledger import add, effects_of, out_of_order, pending
+from chaos.places import places
 from chaos.service import Payment
 from chaos.worker import Effect, Worker
 from eventually import eventually
@@ -20,14 +21,9 @@ SEED = int(os.environ.get("CHAOS_SEED", "1"))
 MIN_IDLE = 2.0
 MAX_IN_FLIGHT = 400
 
-VARIANTS = {
-    "claiming-8.10": ("redis-8.10", ("claiming",)),
-    "recovering-8.10": ("redis-8.10", ("recovering",)),
-    "recovering-8.2": ("redis-8.2", ("recovering",)),
-    "recovering-7.0": ("redis-7.0", ("recovering",)),
-    "recovering-valkey": ("valkey-9.1", ("recovering",)),
-    "new+reclaim-8.2": ("redis-8.2", ("new", "reclaim")),
-}
+VARIANTS = places(
+    "claiming-8.10", "recovering-8.10", "recovering-8.2", "recovering-7.0", "recovering-valkey", "new+reclaim-8.2"
+)
 
 
 def by_worker(rows, worker):

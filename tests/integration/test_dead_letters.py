@@ -59,6 +59,19 @@ def errors(caplog) -> list[str]:
     return [record.getMessage() for record in caplog.records if record.levelno >= logging.ERROR]
 
 
+def held(broker):
+    """Subscribe a handler that gives its entry up when it is let go. Returns what lets it go, and its start."""
+    go, started = asyncio.Event(), asyncio.Event()
+
+    @broker.subscriber(source(), dead_letter="s.dlq")
+    async def handle(body: bytes):
+        started.set()
+        await go.wait()
+        return dead_letter()
+
+    return go, started
+
+
 @pytest.mark.parametrize("mode", MODES)
 async def test_a_letter_is_the_entry_byte_for_byte_and_says_why(any_server, broker, stream, letters, mode):
     """B007, B064: payload, headers, foreign and repeated fields as they were, in order; where from, how often, why."""
@@ -442,14 +455,7 @@ async def test_nobody_is_buried_who_belongs_to_someone_else_by_now(any_server, b
 
 async def test_an_entry_that_was_acked_elsewhere_gets_no_letter(any_server, broker, stream, letters):
     """It is off the list already: it was somebody's to ack, and nothing is given up any more."""
-    go, started = asyncio.Event(), asyncio.Event()
-
-    @broker.subscriber(source(), dead_letter="s.dlq")
-    async def handle(body: bytes):
-        started.set()
-        await go.wait()
-        return dead_letter()
-
+    go, started = held(broker)
     app = RustStream("test", broker)
     async with app:
         entry = stream.add("x")
@@ -464,14 +470,7 @@ async def test_an_entry_that_was_acked_elsewhere_gets_no_letter(any_server, brok
 
 async def test_a_body_that_was_trimmed_while_its_handler_ran_is_in_the_letter(any_server, broker, stream, letters):
     """The letter is written from what was read: the last copy of the message is not lost with the stream's."""
-    go, started = asyncio.Event(), asyncio.Event()
-
-    @broker.subscriber(source(), dead_letter="s.dlq")
-    async def handle(body: bytes):
-        started.set()
-        await go.wait()
-        return dead_letter()
-
+    go, started = held(broker)
     app = RustStream("test", broker)
     async with app:
         entry = stream.add("x")

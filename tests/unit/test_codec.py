@@ -1,7 +1,6 @@
 """Codecs and keys."""
 
-from dataclasses import dataclass
-from typing import Any, TypedDict
+from typing import Any
 
 import msgspec
 import pytest
@@ -17,24 +16,7 @@ from ruststream.codec import (
     type_name,
 )
 from ruststream.errors import ConfigError
-
-
-class Payment(msgspec.Struct):
-    id: int
-    account: str
-    paid: bool = False
-    amount: float | None = None
-    scan: bytes = b""
-
-
-@dataclass
-class PaymentData:
-    id: int
-    scan: bytes | None = None
-
-
-class PaymentDict(TypedDict):
-    id: int
+from unit.messages import Payment, PaymentData
 
 
 class Pickled:

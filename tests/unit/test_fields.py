@@ -2,8 +2,7 @@
 
 import datetime as dt
 import enum
-from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple, TypedDict
+from typing import Any, Literal, NamedTuple
 from uuid import UUID
 
 import msgspec
@@ -13,24 +12,7 @@ from hypothesis import strategies as st
 
 from ruststream.errors import ConfigError
 from ruststream.fields import FieldReader
-
-
-class Payment(msgspec.Struct):
-    id: int
-    account: str
-    paid: bool = False
-    amount: float | None = None
-    scan: bytes = b""
-
-
-@dataclass
-class PaymentData:
-    id: int
-    scan: bytes | None = None
-
-
-class PaymentDict(TypedDict):
-    id: int
+from unit.messages import Payment, PaymentData, PaymentDict
 
 
 def test_fields_become_a_struct():

@@ -122,7 +122,7 @@ class TestApp:
             self._pace = None
 
     def __del__(self) -> None:
-        """Let go of an app that was stopped without leaving the test. One that runs stays taken, and the next says so."""
+        """Let go of an app that was stopped without leaving the test. One that runs stays taken."""
         if getattr(self, "_pace", None) is not None and self.app.stage is self._stage and self.app.life is None:
             self.app.stage = HERE
 

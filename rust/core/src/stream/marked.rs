@@ -155,6 +155,11 @@ impl Marks {
                  they are: {error}"));
     }
 
+    /// One step for all of these; where it fails as a whole it has failed for each.
+    async fn step_each(&self, subscription: &Subscription, step: MarkStep, keys: &[MarkKey]) -> Vec<Result<MarkState>> {
+        self.step(subscription, step, keys).await.unwrap_or_else(|error| vec![Err(error); keys.len()])
+    }
+
     /// Mark what could not be marked before, and acknowledge it then.
     pub(super) async fn finish_rest(&self, subscription: &Subscription) -> bool {
         let rest = std::mem::take(&mut self.ledger.lock().unfinished);
@@ -162,10 +167,7 @@ impl Marks {
             return true;
         }
         let keys: Vec<_> = rest.iter().map(|(key, _)| Arc::clone(key)).collect();
-        let states = match self.step(subscription, MarkStep::Finish(self.settings.ttl), &keys).await {
-            Ok(states) => states,
-            Err(error) => vec![Err(error); rest.len()],
-        };
+        let states = self.step_each(subscription, MarkStep::Finish(self.settings.ttl), &keys).await;
         let (mut acks, mut failed) = (Vec::new(), None);
         let unmarked = {
             let mut ledger = self.ledger.lock();
@@ -206,10 +208,7 @@ impl Marks {
         let _order = self.order.lock().await;
         let mut taken = Taken { marks: self, releasing: std::mem::take(&mut self.ledger.lock().releasing) };
         let keys: Vec<_> = taken.releasing.iter().map(|(key, _)| Arc::clone(key)).collect();
-        let states = match self.step(subscription, MarkStep::Release, &keys).await {
-            Ok(states) => states,
-            Err(error) => vec![Err(error); keys.len()],
-        };
+        let states = self.step_each(subscription, MarkStep::Release, &keys).await;
         let lease = u64::try_from(self.settings.lease.as_millis()).unwrap_or(u64::MAX);
         let now = subscription.clock.now_ms();
         let (mut wanted, mut failed) = (false, 0);

@@ -130,25 +130,23 @@ impl StreamSource {
         let abilities = self.store.abilities();
         let mode = self.settings.mode;
         let claim = matches!(mode, Mode::Claiming | Mode::Recovering) && abilities.claim;
+        let Origin { subscription: name, stream, .. } = &*subscription.origin;
+        let too_old = |subscription, required: &str| Error::TooOld {
+            subscription,
+            required: required.into(),
+            actual: format!("{} {}", abilities.server, abilities.version),
+        };
         if mode == Mode::Claiming && !claim {
-            return Err(Error::TooOld {
-                subscription: format!(
-                    "RedisStream.claiming({:?}) of {}",
-                    subscription.origin.stream, subscription.origin.subscription
-                ),
-                required: "Redis 8.4.0 or later (XREADGROUP CLAIM), or RedisStream.recovering".into(),
-                actual: format!("{} {}", abilities.server, abilities.version),
-            });
+            return Err(too_old(
+                format!("RedisStream.claiming({stream:?}) of {name}"),
+                "Redis 8.4.0 or later (XREADGROUP CLAIM), or RedisStream.recovering",
+            ));
         }
         if self.settings.trim == Some(Bound::Acked) && !abilities.xackdel {
-            return Err(Error::TooOld {
-                subscription: format!(
-                    "trim=Trim.acked() of {} (stream {:?})",
-                    subscription.origin.subscription, subscription.origin.stream
-                ),
-                required: "Redis 8.2.0 or later (XACKDEL), or Trim.max_length or Trim.max_age".into(),
-                actual: format!("{} {}", abilities.server, abilities.version),
-            });
+            return Err(too_old(
+                format!("trim=Trim.acked() of {name} (stream {stream:?})"),
+                "Redis 8.2.0 or later (XACKDEL), or Trim.max_length or Trim.max_age",
+            ));
         }
         Ok(Plan { new: mode != Mode::Reclaim, claim, scan: mode != Mode::New })
     }
