@@ -137,7 +137,7 @@ impl Keyspace {
             self.zrem(delay_key, member)?;
             return Ok(());
         };
-        if handed.step.taken.len() >= look.room {
+        if handed.step.taken.len() + handed.step.deleted.len() >= look.room {
             handed.passed += 1;
             handed.waiting += 1;
             return Ok(());

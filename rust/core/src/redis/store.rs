@@ -310,9 +310,7 @@ impl StreamStore for RedisStore {
         }
         if let Some((key, ids)) = marks {
             // After what settles them. A mark that stays is found later, and its reply says nothing of interest.
-            for ids in ids.chunks(ACKS / 2) {
-                pipeline.add_command(starts::unmark_command(origin, key, ids));
-            }
+            starts::push_unmarks(&mut pipeline, origin, key, (ids, acks));
         }
         if deletes {
             // What is lost between a script and this is swept up by the trimmer; the replies say nothing of interest.

@@ -50,6 +50,14 @@ impl Attempts {
         }
     }
 
+    /// Whether it may wait marked, however long, without harm: it has shown that it leaves its process alive, and has an
+    /// attempt left should the process die meanwhile.
+    pub(super) const fn may_wait(self, before: u32, cap: u32) -> bool {
+        let used = before.saturating_add(self.starts);
+        let is_last = used.saturating_add(1) >= cap;
+        matches!(self.last, Last::Ended) && used > 0 && (!is_last || before == 0 && !self.doubtful)
+    }
+
     /// With one start more.
     pub(super) const fn begun(self, alone: bool) -> Self {
         let last = if alone { Last::Alone } else { Last::Beside };

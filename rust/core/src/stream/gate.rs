@@ -4,7 +4,6 @@
 //! Fresh entries do not come here, unless the cap is one. An entry that waits here is held, renewed and handed back
 //! like one in a lane's queue, and nothing is counted of it.
 
-use std::collections::{BTreeMap, HashSet, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -12,137 +11,27 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
-use super::attempts::{Attempts, Next};
+use super::attempts::Attempts;
+use super::line::{Line, Passed};
 use super::settings::Cap;
 use super::{StreamSource, settlement, starts};
 use crate::backoff::{Backoff, Quiet};
 use crate::batch::{Mark, Token};
-use crate::entry::{EntryId, KEYLESS, Slot};
+use crate::entry::{EntryId, Slot};
 use crate::error::{Error, Result};
 use crate::event::Level;
 use crate::inbox::Arrival;
 use crate::subscription::Subscription;
 
-/// How long one that has to run alone lets others go first, how long it then waits for those that run to end before
-/// others may go on, and how long others wait for it: a slow handler must not stop the rest for ever.
-const OTHERS_FIRST: Duration = Duration::from_secs(5);
-const OTHERS_END: Duration = Duration::from_secs(30);
-const OTHERS_WAIT: Duration = Duration::from_secs(5);
-/// How often to look whether these are over.
+/// How often to look whether one that runs alone, or those it waits for, have had their time.
 const AGAIN: Duration = Duration::from_secs(1);
-/// Entries looked at for the next group.
-const LOOK: usize = 1000;
-
-/// One that waits, and what is known of its starts.
-#[derive(Debug, Clone)]
-struct Waiting {
-    token: Token,
-    attempts: Attempts,
-    next: Next,
-}
-
-/// One that was let through and is not done.
-#[derive(Debug, Clone)]
-struct Passed {
-    token: Token,
-    /// What was known of its starts before this one.
-    before: Attempts,
-    /// The mark that was written.
-    now: Attempts,
-    alone: bool,
-}
-
-impl Passed {
-    fn is_running(&self) -> bool {
-        matches!(self.token.mark(), Mark::Queued | Mark::Running)
-    }
-}
-
-#[derive(Debug, Default)]
-struct State {
-    /// Nothing is known of their starts yet.
-    arrived: VecDeque<Token>,
-    waiting: VecDeque<Waiting>,
-    passed: BTreeMap<EntryId, Passed>,
-    /// What waits is given back: nothing more is let through.
-    closed: bool,
-    /// Since when, in milliseconds of the clock, one that has to run alone waits, and runs.
-    alone_waits: Option<u64>,
-    alone_runs: Option<u64>,
-}
-
-fn since(moment: Option<u64>, now: u64) -> Duration {
-    Duration::from_millis(moment.map_or(0, |moment| now.saturating_sub(moment)))
-}
-
-impl State {
-    /// Whether nothing waits, nor is on its way to a lane.
-    fn is_empty(&self) -> bool {
-        let on_its_way = |passed: &Passed| passed.token.mark() == Mark::Queued;
-        self.arrived.is_empty() && self.waiting.is_empty() && !self.passed.values().any(on_its_way)
-    }
-
-    /// Let go of what is somebody else's by now, or was taken back.
-    fn drop_lost(&mut self, subscription: &Subscription) {
-        self.waiting.retain(|Waiting { token, .. }| {
-            if token.is_lost() {
-                subscription.skip(token);
-                pass_over(subscription, token);
-            }
-            token.mark() == Mark::Queued
-        });
-    }
-
-    /// Note what has to run alone at this moment. Returns whether others may go on before it or beside it.
-    fn others_may_go(&mut self, now: u64) -> bool {
-        if self.passed.values().any(|passed| passed.alone && passed.is_running()) {
-            self.alone_waits = None;
-            self.alone_runs.get_or_insert(now);
-            return since(self.alone_runs, now) >= OTHERS_WAIT;
-        }
-        self.alone_runs = None;
-        if !self.waiting.iter().any(|waiting| waiting.next == Next::Alone) {
-            self.alone_waits = None;
-            return true;
-        }
-        self.alone_waits.get_or_insert(now);
-        let waited = since(self.alone_waits, now).as_millis();
-        waited % (OTHERS_FIRST + OTHERS_END).as_millis() < OTHERS_FIRST.as_millis()
-    }
-
-    /// Choose the next to go, by their places in line: some that may run beside others, or one that runs alone.
-    fn choose(&mut self, workers: usize, now: u64) -> (Vec<usize>, bool) {
-        let others = self.others_may_go(now);
-        let running: Vec<_> = self.passed.values().filter(|passed| passed.is_running()).collect();
-        let unstarted: Vec<_> = running.iter().filter(|passed| passed.token.mark() == Mark::Queued).collect();
-        let mut taken: HashSet<u16> = unstarted.iter().map(|passed| passed.token.slot().partition).collect();
-        let room = workers.saturating_sub(unstarted.len());
-        let (mut chosen, mut alone) = (Vec::new(), None);
-        for (at, waiting) in self.waiting.iter().enumerate().take(LOOK) {
-            // Not past one of the same key, and one of a key at a time: a key that is stuck keeps no others back.
-            let partition = waiting.token.slot().partition;
-            if partition != KEYLESS && !taken.insert(partition) {
-                continue;
-            }
-            match waiting.next {
-                Next::Beside if others && chosen.len() < room => chosen.push(at),
-                Next::Alone if alone.is_none() => alone = Some(at),
-                _ => {}
-            }
-        }
-        match alone {
-            Some(at) if chosen.is_empty() && running.is_empty() => (vec![at], true),
-            _ => (chosen, false),
-        }
-    }
-}
 
 /// Where redelivered entries of one subscription wait.
 #[derive(Debug)]
 pub(super) struct Gate {
     pub(super) cap: Cap,
-    state: Mutex<State>,
-    /// Something is in the state.
+    line: Mutex<Line>,
+    /// Something is in the line.
     busy: AtomicBool,
     wake: Notify,
     empty: Notify,
@@ -154,7 +43,7 @@ impl Gate {
     pub(super) fn new(cap: Cap) -> Self {
         Self {
             cap,
-            state: Mutex::default(),
+            line: Mutex::default(),
             busy: AtomicBool::new(false),
             wake: Notify::new(),
             empty: Notify::new(),
@@ -173,8 +62,8 @@ impl Gate {
         if !free.is_empty() {
             subscription.hand_over(Arrival::Tokens { tokens: free, watched: false });
         }
-        let mut state = self.state.lock();
-        state.arrived.extend(gated);
+        let mut line = self.line.lock();
+        line.arrived.extend(gated);
         self.busy.store(true, Ordering::Release);
         self.wake.notify_one();
     }
@@ -188,14 +77,7 @@ impl Gate {
 
     /// Take out what has not started, to give it back. Nothing is let through from now on.
     pub(super) fn withheld(&self) -> Vec<Token> {
-        let mut state = self.state.lock();
-        state.closed = true;
-        let mut tokens: Vec<_> = state.arrived.drain(..).collect();
-        tokens.extend(state.waiting.drain(..).map(|waiting| waiting.token));
-        // Also those on their way to a lane: whoever takes one out of the queue first has it.
-        tokens.extend(state.passed.values().map(|passed| passed.token.clone()));
-        tokens.retain(|token| token.mark() == Mark::Queued);
-        tokens
+        self.line.lock().close()
     }
 
     /// Return once nothing waits here or is on its way to a lane.
@@ -205,7 +87,7 @@ impl Gate {
             tokio::pin!(empty);
             empty.as_mut().enable();
             {
-                if self.state.lock().is_empty() {
+                if self.line.lock().is_empty() {
                     return;
                 }
             }
@@ -224,8 +106,8 @@ impl Gate {
         if !self.busy.load(Ordering::Acquire) {
             return first;
         }
-        let state = self.state.lock();
-        state.passed.get(&token.id()).map_or(first, |passed| passed.now)
+        let line = self.line.lock();
+        line.passed.get(&token.id()).map_or(first, |passed| passed.now)
     }
 
     /// The marks of deliveries whose handlers ended. One that had to pass and did not was never started: what is known
@@ -236,13 +118,13 @@ impl Gate {
     }
 
     fn has_passed(&self, token: &Token) -> bool {
-        self.busy.load(Ordering::Acquire) && self.state.lock().passed.contains_key(&token.id())
+        self.busy.load(Ordering::Acquire) && self.line.lock().passed.contains_key(&token.id())
     }
 
     /// The marks that entries had before they were let through, of those of them that were.
     pub(super) fn before(&self, tokens: &[Token]) -> Vec<(Token, Attempts)> {
-        let state = self.state.lock();
-        let before = |token: &Token| Some((token.clone(), state.passed.get(&token.id())?.before));
+        let line = self.line.lock();
+        let before = |token: &Token| Some((token.clone(), line.passed.get(&token.id())?.before));
         tokens.iter().filter_map(before).collect()
     }
 
@@ -251,71 +133,47 @@ impl Gate {
         if !self.busy.load(Ordering::Acquire) {
             return Vec::new();
         }
-        let state = self.state.lock();
-        tokens.map(Token::id).filter(|id| state.passed.contains_key(id)).collect()
+        let line = self.line.lock();
+        tokens.map(Token::id).filter(|id| line.passed.contains_key(id)).collect()
     }
 
     /// Forget what is done.
     fn sweep(&self) {
-        let mut state = self.state.lock();
-        state.passed.retain(|_, passed| passed.token.mark() != Mark::Done);
-        if state.is_empty() {
+        let mut line = self.line.lock();
+        line.sweep();
+        if line.is_empty() {
             self.empty.notify_waiters();
-            self.busy.store(!state.passed.is_empty(), Ordering::Release);
+            self.busy.store(!line.passed.is_empty(), Ordering::Release);
         }
     }
 
     /// What has come and nothing is known of.
     fn arrived(&self) -> Vec<Token> {
-        self.state.lock().arrived.iter().take(settlement::CHUNK).cloned().collect()
+        self.line.lock().arrived.iter().take(settlement::CHUNK).cloned().collect()
     }
 
     /// Put those that may run in line, and return those that may not.
     fn sort(&self, tokens: &[Token], marks: &[Option<String>]) -> Vec<Token> {
-        let mut exhausted = Vec::new();
-        let mut state = self.state.lock();
-        let came = tokens.len().min(state.arrived.len());
-        state.arrived.drain(..came);
-        for (at, token) in tokens.iter().enumerate().filter(|(_, token)| token.mark() == Mark::Queued) {
-            let mark = marks.get(at).and_then(Option::as_deref).and_then(Attempts::parse);
-            // With a cap of one even the first start is marked. Otherwise it may have been started as a fresh entry.
-            let doubtful = self.cap.attempts > 1;
-            let attempts = mark.unwrap_or(Attempts { doubtful, ..Attempts::default() });
-            let next = attempts.next(token.attempts_before(), self.cap.attempts);
-            if next == Next::Exhausted {
-                let passed = Passed { token: token.clone(), before: attempts, now: attempts, alone: false };
-                state.passed.insert(token.id(), passed);
-                exhausted.push(token.clone());
-            } else {
-                state.waiting.push_back(Waiting { token: token.clone(), attempts, next });
-            }
-        }
-        exhausted
+        self.line.lock().sort(&self.cap, tokens, marks)
     }
 
     /// Choose who is let through now. Also: after how long to look again, where only time helps.
     fn choose(&self, subscription: &Subscription) -> (Vec<Passed>, Option<Duration>) {
-        let mut state = self.state.lock();
-        state.drop_lost(subscription);
-        if state.closed || state.waiting.is_empty() {
-            return (Vec::new(), None);
+        let mut line = self.line.lock();
+        for token in line.take_lost() {
+            subscription.skip(&token);
+            pass_over(subscription, &token);
         }
-        let (places, alone) = state.choose(self.cap.workers, subscription.clock.now_ms());
-        let mut chosen: Vec<_> = places.iter().rev().filter_map(|at| state.waiting.remove(*at)).collect();
-        chosen.reverse();
-        let pass =
-            |Waiting { token, attempts, .. }| Passed { token, before: attempts, now: attempts.begun(alone), alone };
-        let chosen: Vec<_> = chosen.into_iter().map(pass).collect();
-        state.passed.extend(chosen.iter().map(|passed| (passed.token.id(), passed.clone())));
-        (chosen, (state.alone_waits.is_some() || state.alone_runs.is_some()).then_some(AGAIN))
+        let (chosen, must_wait) = line.advance(self.cap.workers, subscription.clock.now_ms());
+        (chosen, must_wait.then_some(AGAIN))
     }
 
     /// Those that could not be marked, since someone else has them, are not let through.
     fn turn_away(&self, subscription: &Subscription, tokens: &[Token]) {
         subscription.lose(tokens);
-        let mut state = self.state.lock();
+        let mut line = self.line.lock();
         for token in tokens {
-            state.passed.remove(&token.id());
+            line.passed.remove(&token.id());
             subscription.skip(token);
             pass_over(subscription, token);
         }
@@ -392,6 +250,7 @@ async fn turn(
         }
         let tokens = begin(source, subscription, gate, chosen, backoff, quiet).await;
         if !tokens.is_empty() {
+            gate.line.lock().pace(gate.cap.workers, tokens.len());
             subscription.hand_over(Arrival::Tokens { tokens, watched: true });
         }
     }

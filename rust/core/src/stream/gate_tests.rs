@@ -118,6 +118,18 @@ impl Bench {
         tokens
     }
 
+    /// What is marked and has not started.
+    fn queued(&self) -> Vec<Token> {
+        let marked: Vec<_> = self.marks().into_iter().filter(|(_, mark)| mark.contains('b')).collect();
+        let marked = |token: &Token| marked.iter().any(|(number, _)| self.ids.get(*number) == Some(&token.id()));
+        self.subscription
+            .held
+            .tokens()
+            .into_iter()
+            .filter(|token| token.mark() == Mark::Queued && marked(token))
+            .collect()
+    }
+
     fn numbers(&self, tokens: &[Token]) -> Vec<usize> {
         let at = |token: &Token| self.ids.iter().position(|id| *id == token.id()).unwrap_or(usize::MAX);
         tokens.iter().map(at).collect()
@@ -175,6 +187,40 @@ async fn a_few_at_a_time_are_marked_and_the_next_when_they_start() {
     bench.settle(&running, Outcome::Drop).await;
     assert_eq!(bench.marks(), [mark(1, "1?")]);
     assert_eq!(bench.subscription.credits.used(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn more_are_marked_ahead_of_quick_lanes_where_waiting_does_no_harm() {
+    let keys: Vec<_> = (0..400).map(|number| number.to_string()).collect();
+    let keys: Vec<_> = keys.iter().map(String::as_str).collect();
+    for mark in ["1", "2?", "3"] {
+        let bench = Bench::new(4, 2, &keys).await;
+        (0..400).for_each(|number| bench.put(number, mark));
+        bench.claim().await;
+        for expected in [2, 4, 8, 16, 32, 64, 64] {
+            assert_eq!(bench.started().await.len(), expected);
+        }
+        // These take longer: fewer are marked from now on.
+        let ahead = bench.queued();
+        assert_eq!(ahead.len(), 64);
+        assert!(ahead[..4].iter().all(Token::begin));
+        bench.source.moved_on();
+        rest().await;
+        assert_eq!(bench.queued().len(), 64);
+        assert!(ahead[4..20].iter().all(Token::begin));
+        bench.source.moved_on();
+        rest().await;
+        assert_eq!(bench.queued().len(), 48);
+    }
+    // Nothing is known of these, they may end the process; or this is their last attempt, and a start may be missing.
+    for mark in [None, Some("2b"), Some("3?")] {
+        let bench = Bench::new(4, 2, &keys[..20]).await;
+        (0..20).for_each(|number| mark.into_iter().for_each(|mark| bench.put(number, mark)));
+        bench.claim().await;
+        for _ in 0..10 {
+            assert_eq!(bench.started().await.len(), 2, "{mark:?}");
+        }
+    }
 }
 
 #[tokio::test(start_paused = true)]

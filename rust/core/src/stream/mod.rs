@@ -12,6 +12,7 @@ mod idempotency;
 mod janitor;
 mod keep;
 mod lease;
+mod line;
 mod marked;
 mod marks;
 mod reader;

@@ -1,10 +1,7 @@
-local results, mine = {}, {}
-for at = 3, #ARGV, 2 do
-  local result = standing(KEYS[1], ARGV[1], ARGV[2], ARGV[at], ARGV[at + 1])
-  if result == 1 then mine[#mine + 1] = ARGV[at] end
-  results[#results + 1] = result
+local results = standings(KEYS[1], ARGV[1], ARGV[2], 3, 2)
+local ack = {'XACK', KEYS[1], ARGV[1]}
+for nth, result in ipairs(results) do
+  if result == 1 then ack[#ack + 1] = ARGV[nth * 2 + 1] end
 end
-if #mine > 0 then
-  redis.call('XACK', KEYS[1], ARGV[1], unpack(mine))
-end
+call_if_more(ack, 3)
 return results

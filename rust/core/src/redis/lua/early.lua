@@ -2,11 +2,12 @@ local stream, delayed = KEYS[1], KEYS[2]
 local group, consumer = ARGV[1], ARGV[2]
 local answers = {}
 if redis.call('EXISTS', delayed) == 0 then return answers end
+local there
 for at = 3, #ARGV, 3 do
   local id, earlier, idle = ARGV[at], tonumber(ARGV[at + 1]), tonumber(ARGV[at + 2])
   -- A claimer that died before it looked here has raised the count; a few of those are seen through.
   for count = earlier, math.max(1, earlier - 4), -1 do
-    local member = member_of(id, group, count)
+    local member = member_of(id, group, string.format('%.0f', count))
     local score = redis.call('ZSCORE', delayed, member)
     if score then
       score = tonumber(score)
@@ -15,11 +16,12 @@ for at = 3, #ARGV, 3 do
         redis.call('ZREM', delayed, member)
         answer = lain(score, idle)
       else
-        local entry = pending_if_any(stream, group, id)
+        if there == nil then there = has_group(stream, group) end
+        local entry = there and pending(stream, group, id)
         if entry and entry.consumer == consumer and entry.count == earlier + 1 then
           if count ~= earlier then
             redis.call('ZREM', delayed, member)
-            redis.call('ZADD', delayed, string.format('%.11f', score), member_of(id, group, earlier))
+            redis.call('ZADD', delayed, string.format('%.11f', score), member_of(id, group, ARGV[at + 1]))
           end
           redis.call('XCLAIM', stream, group, consumer, 0, id, 'RETRYCOUNT', earlier, 'JUSTID')
         end

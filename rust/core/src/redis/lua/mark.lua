@@ -1,14 +1,14 @@
-local results = {}
-for at = 3, #ARGV, 3 do
-  local id, mark = ARGV[at], ARGV[at + 2]
-  local result = standing(KEYS[1], ARGV[1], ARGV[2], id, ARGV[at + 1])
-  if result == 1 then
-    if mark == '' then
-      redis.call('HDEL', KEYS[2], id)
-    else
-      redis.call('HSET', KEYS[2], id, mark)
-    end
+local results = standings(KEYS[1], ARGV[1], ARGV[2], 3, 3)
+local put, take = {'HSET', KEYS[2]}, {'HDEL', KEYS[2]}
+for nth, result in ipairs(results) do
+  local id, mark = ARGV[nth * 3], ARGV[nth * 3 + 2]
+  if result == 1 and mark == '' then
+    take[#take + 1] = id
+  elseif result == 1 then
+    put[#put + 1] = id
+    put[#put + 1] = mark
   end
-  results[#results + 1] = result
 end
+call_if_more(put, 2)
+call_if_more(take, 2)
 return results

@@ -1,23 +1,21 @@
 local stream, delayed = KEYS[1], KEYS[2]
 local group, consumer, resent = ARGV[1], ARGV[2], ARGV[3] == '1'
-local results, mine = {}, {}
-for at = 4, #ARGV, 3 do
-  local id, count, delay = ARGV[at], tonumber(ARGV[at + 1]), tonumber(ARGV[at + 2])
-  local result = standing(stream, group, consumer, id, count)
+local results = standings(stream, group, consumer, 4, 3)
+local add, claim = {'ZADD', delayed}, {'XCLAIM', stream, group, consumer, 0}
+for nth, result in ipairs(results) do
   if result == 1 then
+    local id, count, delay = unpack(ARGV, nth * 3 + 1, nth * 3 + 3)
     local member = member_of(id, group, count)
     -- Sent before, and carried out then: it keeps its due time.
     if not (resent and redis.call('ZSCORE', delayed, member)) then
-      redis.call('ZADD', delayed, score_of(delay), member)
+      add[#add + 1] = score_of(tonumber(delay))
+      add[#add + 1] = member
     end
-    mine[#mine + 1] = id
+    claim[#claim + 1] = id
   end
-  results[#results + 1] = result
 end
-if #mine > 0 then
-  local command = {'XCLAIM', stream, group, consumer, 0, unpack(mine)}
-  -- Its idle time begins now; the delivery count stays.
-  command[#command + 1] = 'JUSTID'
-  redis.call(unpack(command))
-end
+call_if_more(add, 2)
+-- Their idle time begins now; the delivery count stays.
+claim[#claim + 1] = 'JUSTID'
+call_if_more(claim, 6)
 return results

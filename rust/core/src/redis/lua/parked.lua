@@ -6,7 +6,7 @@ local now = redis.call('TIME')
 now = now[1] * 1000 + math.floor(now[2] / 1000)
 
 local function member_of(id, group, count)
-  return cmsgpack.pack({id, group, string.format('%.0f', count)})
+  return cmsgpack.pack({id, group, count})
 end
 
 local function score_of(delay)
@@ -27,12 +27,10 @@ local function lain(score, idle)
   return since
 end
 
--- Without the group nothing is pending.
-local function pending_if_any(stream, group, id)
-  local seen = redis.pcall('XPENDING', stream, group, id, id, 1)
-  if seen.err then
-    if string.find(seen.err, 'NOGROUP') then return nil end
-    error(seen)
-  end
-  return as_pending(seen[1])
+-- Without its group nothing is pending.
+local function has_group(stream, group)
+  local seen = redis.pcall('XPENDING', stream, group)
+  if not seen.err then return true end
+  if not string.find(seen.err, 'NOGROUP') then error(seen) end
+  return false
 end

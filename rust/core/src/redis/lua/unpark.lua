@@ -1,9 +1,7 @@
 local delayed, stream = KEYS[1], KEYS[2]
 local group, offset, limit = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
-local seen = redis.pcall('XPENDING', stream, group)
 -- Those of a group that is there are in use.
-if not seen.err then return -1 end
-if not string.find(seen.err, 'NOGROUP') then error(seen) end
+if has_group(stream, group) then return -1 end
 local members = redis.call('ZRANGEBYSCORE', delayed, '-inf', '(+inf', 'LIMIT', offset, limit)
 local stay = 0
 for _, member in ipairs(members) do
