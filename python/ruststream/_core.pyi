@@ -238,10 +238,11 @@ class Engine:
         """Silence the bell and return the events since the last call. With a stopped clock, run the tasks first."""
     def busy(self) -> bool:
         """Whether the core has something to do or to tell. Only of an engine with a stopped clock."""
-    def step(self, limit_ns: int) -> int | None:
-        """Move a stopped clock to where something falls due next, so many nanoseconds ahead at most.
+    def step(self, limit_ns: int, most: int) -> tuple[int, int]:
+        """Move a stopped clock on to where something falls due, and let the core do it.
 
-        Returns how far it was moved; None: by all of it, and nothing fell due.
+        Goes further for as long as that leads to nothing to tell, so many nanoseconds and so many times at most.
+        Returns how far the clock was moved, and how often something fell due.
         """
     def now_ms(self) -> int | None:
         """The time of day by a stopped clock, in milliseconds since the epoch; None where it runs by itself."""

@@ -15,8 +15,14 @@ from ruststream.testing.subscription import RecordedSubscription
 
 MOST_LIVE: Final = 10.0
 """Seconds that a test on a real server may wait for its time to pass."""
+ADVANCE_CALLS: Final = 10
+"""Handler calls that one `advance` may lead to: so many times those that may happen at one time."""
+ADVANCE_TIMES: Final = 1_000_000
+"""Times at which something falls due within one `advance`: where it is more, the core renews, or tries, without end."""
 _TURNS: Final = 100_000
 """Turns of the loop without a call and without rest: something spins."""
+_AT_A_STRETCH: Final = 256
+"""Times at which something falls due that the core goes through between two turns of the loop, at most."""
 _EAGER: Final = 50
 """Turns that a handler gets before it is waited for with pauses."""
 _LOOK: Final = 0.002
@@ -47,7 +53,7 @@ class Pace(Protocol):
 
 
 class Budget:
-    """Handler calls that may happen without any time passing, and real time without any progress."""
+    """Handler calls that may happen at one time and within one `advance`, and real time without any progress."""
 
     def __init__(self, stage: RecordedStage, max_calls: int, patience: float) -> None:
         """Begin to count at the first `renew`.
@@ -61,8 +67,46 @@ class Budget:
         self._max_calls = max_calls
         self._patience = patience
         self._before: Counter[str] = Counter()
+        self._set_out: Counter[str] = Counter()
+        self._times = 0
         self._turns = 0
         self._since: float | None = None
+
+    def set_out(self) -> None:
+        """Time begins to pass: count what happens in all of it."""
+        self._set_out = self._calls()
+        self._times = 0
+
+    def pass_by(self, times: int, gone: float, seconds: float) -> None:
+        """Count so many times at which something fell due. Raises `NotQuiescentError` where it is too much.
+
+        Args:
+            times: since the last call.
+            gone: seconds that have passed.
+            seconds: that are to pass.
+        """
+        self._times += times
+        most = self._max_calls * ADVANCE_CALLS
+        where = f"advance({seconds:g}) stopped {gone:g} s on"
+        if self._total() - self._set_out.total() > most:
+            name, called = (self._calls() - self._set_out).most_common(1)[0]
+            raise NotQuiescentError(
+                f"{where}: subscription {name} was called {called} times, and more than {most} calls are taken for "
+                f"endless. Advance in smaller steps, make the delay of its retries or {self._longer(name)}, or raise "
+                f"TestApp(max_calls={self._max_calls}): an advance may lead to {ADVANCE_CALLS} times as many"
+            )
+        if self._times > ADVANCE_TIMES:
+            held = [one.name for one in self._stage.subscriptions if one.suspended]
+            what = " and ".join(f"the handler of {name} is held open: make {self._longer(name)}" for name in held)
+            raise NotQuiescentError(
+                f"{where}: something fell due more than {ADVANCE_TIMES} times, {what or self.state()}. "
+                "Or advance in smaller steps"
+            )
+
+    def _longer(self, name: str) -> str:
+        """Say what sets how often a subscription takes its entries back, or renews them."""
+        source = next(one.subscriber.source for one in self._stage.subscriptions if one.name == name)
+        return "the min_idle of its group longer" if source.min_idle is None else f"min_idle={source.min_idle:g} longer"
 
     def renew(self) -> None:
         """Time has passed: count anew."""
@@ -74,8 +118,8 @@ class Budget:
         """Count a turn in which something went on. Raises `NotQuiescentError` where it is one too many."""
         self._since = None
         self._turns += 1
-        if self._turns % 16 == 0 and sum((calls := self._calls()).values()) - self._before.total() > self._max_calls:
-            name, most = (calls - self._before).most_common(1)[0]
+        if self._turns % 16 == 0 and self._total() - self._before.total() > self._max_calls:
+            name, most = (self._calls() - self._before).most_common(1)[0]
             raise NotQuiescentError(
                 f"subscription {name} was called {most} times and there is no end to it: does its handler publish to "
                 f"its own stream? TestApp(max_calls={self._max_calls}) sets how much is too much"
@@ -111,6 +155,9 @@ class Budget:
     def _calls(self) -> Counter[str]:
         return Counter({name: len(record.deliveries) for name, record in self._stage.records.items()})
 
+    def _total(self) -> int:
+        return sum(len(record.deliveries) for record in self._stage.records.values())
+
 
 class ModelPace:
     """Time stands still until it is moved; the core works on the loop's own thread."""
@@ -136,20 +183,26 @@ class ModelPace:
         """Go from one time at which something falls due to the next, and to rest at each."""
         self._budget.renew()
         await self._rest(held)
-        left = round(seconds * 1e9)
+        self._budget.set_out()
+        whole = left = round(seconds * 1e9)
+        # What falls due for the core alone, such as the renewal of what a handler holds, needs no turn of the loop.
+        # Handlers that have just got something to do get theirs before long.
+        stretch = 1
         while left > 0:
-            moved = self._bell.engine.step(left)
-            left -= left if moved is None else moved
-            if moved != 0:
+            moved, times = self._bell.engine.step(left, stretch)
+            left -= moved
+            if moved > 0:
                 self._budget.renew()
-            await self._rest(held)
+            stretch = 1 if await self._rest(held) else min(stretch * 2, _AT_A_STRETCH)
+            self._budget.pass_by(times, (whole - left) / 1e9, seconds)
 
-    async def _rest(self, held: set[Running] | None) -> None:
-        loop, quiet, waited = asyncio.get_running_loop(), 0, 0
+    async def _rest(self, held: set[Running] | None) -> bool:
+        """Come to rest. Whether anything went on before."""
+        loop, quiet, waited, moved = asyncio.get_running_loop(), 0, 0, False
         # A second look: a task that a handler left behind may have begun something in its turn.
         while quiet < 2:
             if self._turned():
-                quiet = 0
+                quiet, moved = 0, True
                 await asyncio.sleep(0)
                 continue
             running = set() if held is None else self._stage.suspended() - held
@@ -157,10 +210,11 @@ class ModelPace:
                 quiet = 0 if self._stage.hurry() else quiet + 1
                 await asyncio.sleep(0)
                 continue
-            quiet = 0
+            quiet, moved = 0, True
             waited += 1
             self._budget.wait(loop.time(), running)
             await asyncio.sleep(0 if waited < _EAGER else _LOOK)
+        return moved
 
     def _turned(self) -> bool:
         """Let the core work. Whether something went on, or is about to."""

@@ -55,7 +55,8 @@ class TestApp:
         Args:
             app: the app; it must not run, and no other TestApp may have it.
             live: the URL of a server to run on in place of the model.
-            max_calls: handler calls at one time that are taken for an endless loop.
+            max_calls: handler calls at one time that are taken for an endless loop; ten times as many within one
+                `advance`.
             patience: seconds of real time that a handler may take, or a server.
 
         Raises:
@@ -181,7 +182,9 @@ class TestApp:
     async def advance(self, passing: Duration, *, wait: bool = True) -> None:
         """Let time pass: what falls due in it happens at its time, one thing after another, each to its end.
 
-        Handlers that ran before the call are not waited for, and their entries are renewed.
+        Handlers that ran before the call are not waited for, and their entries are renewed. Time stops where there
+        seems to be no end to it: after ten times `max_calls` handler calls, or where something fell due a million
+        times.
 
         Args:
             passing: seconds, or a `timedelta`. On a real server at most ten seconds, which are waited for.

@@ -94,11 +94,15 @@ impl Engine {
         self.bell.is_waiting() || self.trial.as_ref().is_some_and(|trial| trial.pump.is_busy())
     }
 
-    /// Move a stopped clock to where something falls due next, so many nanoseconds ahead at most. Returns how far it
-    /// was moved; None: by all of it, and nothing fell due.
-    fn step(&self, limit_ns: u64) -> Option<u64> {
-        let moved = self.trial.as_ref()?.clock.step(Duration::from_nanos(limit_ns))?;
-        Some(u64::try_from(moved.as_nanos()).unwrap_or(u64::MAX))
+    /// Move a stopped clock on to where something falls due, and further for as long as that leads to nothing that the
+    /// loop would hear of: so many nanoseconds and so many times at most. Returns how far it was moved, and how often
+    /// something fell due.
+    fn step(&self, limit_ns: u64, most: usize) -> (u64, usize) {
+        let Some(trial) = &self.trial else {
+            return (limit_ns, 0);
+        };
+        let (moved, times) = trial.step(Duration::from_nanos(limit_ns), most, STEPS, || self.bell.is_waiting());
+        (u64::try_from(moved.as_nanos()).unwrap_or(u64::MAX), times)
     }
 
     /// The time of day by a stopped clock, in milliseconds since the epoch.

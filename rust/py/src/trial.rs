@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use parking_lot::Mutex;
 use pyo3::exceptions::PyValueError;
@@ -33,6 +34,29 @@ impl Trial {
         let mut models = self.models.lock();
         let model = models.entry(address.to_owned()).or_insert_with(|| Model::new(Arc::clone(&self.clock)));
         ModelStore::new(Arc::clone(model)).with_faults(Arc::clone(&self.faults))
+    }
+
+    /// Move the clock from one time at which something falls due to the next, and run what is ready in so many steps at
+    /// each, until the core has something to tell, or more to do; `limit` and `most` times at most. Returns how far the
+    /// clock was moved, and how often something fell due.
+    pub(crate) fn step(
+        &self,
+        limit: Duration,
+        most: usize,
+        steps: usize,
+        tells: impl Fn() -> bool,
+    ) -> (Duration, usize) {
+        let (mut left, mut times) = (limit, 0);
+        while !left.is_zero() && times < most {
+            let moved = self.clock.step(left);
+            times += usize::from(moved.is_some());
+            left = left.saturating_sub(moved.unwrap_or(left));
+            self.pump.run(steps);
+            if tells() || self.pump.is_busy() {
+                break;
+            }
+        }
+        (limit.saturating_sub(left), times)
     }
 
     /// Let the next such operation fail.

@@ -12,8 +12,11 @@ LANES = 8
 Step = tuple[float, str, str, int, str]
 
 
-def service(steps: list[Step]) -> RustStream:
-    """Eight lanes by key over claimed entries, eight without keys over copies; both fail now and then."""
+def service(steps: list[Step], release: asyncio.Event) -> RustStream:
+    """Eight lanes by key over claimed entries, eight without keys over copies; both fail now and then.
+
+    A third subscription holds what it gets until it is released.
+    """
     broker = RedisBroker("redis://localhost:1")
     dice = random.Random(3)
 
@@ -30,6 +33,12 @@ def service(steps: list[Step]) -> RustStream:
             raise ValueError(body)
         return None
 
+    async def hold(_: int, ctx: Context):
+        steps.append((ctx.timestamp + ctx.lag, ctx.subscription, str(ctx.entry_id), ctx.delivery_count, "begins"))
+        await release.wait()
+        steps.append((ctx.timestamp + ctx.lag, ctx.subscription, str(ctx.entry_id), ctx.delivery_count, "ends"))
+
+    broker.add_subscriber(RedisStream.recovering("held", min_idle=0.7, group="g"), hold, name="held")
     options: dict[str, Any] = {"workers": LANES, "on_error": retry()}
     claimed = RedisStream.claiming("claimed", min_idle=3, group="g")
     broker.add_subscriber(claimed, handle, name="claimed", by_key=True, **options)
@@ -41,12 +50,16 @@ def service(steps: list[Step]) -> RustStream:
 
 async def run() -> list[Step]:
     steps: list[Step] = []
-    async with TestApp(service(steps)) as t:
+    release = asyncio.Event()
+    async with TestApp(service(steps, release)) as t:
         for number in range(10):
             await t.publish(number, "claimed", key=f"key-{number % 4}", wait=number % 2 == 0)
             await t.publish(number, "copied", wait=False)
         await t.settle()
+        await t.publish(0, "held", wait=False)
         await t.advance(20)
+        release.set()
+        await t.settle()
         assert t.pending("claimed", "g") == []
     return steps
 

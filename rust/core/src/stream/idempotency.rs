@@ -36,10 +36,18 @@ pub(super) async fn run(source: &StreamSource, subscription: &Arc<Subscription>)
             (true, false) => renewal,
         };
         let pause = pause.min(due.saturating_sub(now())).max(Duration::from_millis(1));
+        let idle = works && marks.is_idle();
+        let wait = async {
+            if idle {
+                subscription.clock.doze(pause).await;
+            } else {
+                subscription.clock.sleep(pause).await;
+            }
+        };
         tokio::select! {
             biased;
             () = subscription.closed.cancelled() => return,
-            () = subscription.clock.sleep(pause) => {}
+            () = wait => {}
             () = marks.wake.notified(), if works => {}
         }
         works = marks.poll(source, subscription).await;

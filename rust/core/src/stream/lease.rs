@@ -28,14 +28,18 @@ pub(super) async fn run(source: &StreamSource, subscription: &Arc<Subscription>)
             () = subscription.closed.cancelled() => return,
             () = subscription.held.any() => {}
         }
-        let min_idle = source.min_idle();
-        let tick = min_idle.map_or(NO_RECOVERER, |min_idle| (min_idle / PART).max(Duration::from_millis(1)));
+        let Some(min_idle) = source.min_idle() else {
+            tokio::select! {
+                biased;
+                () = subscription.closed.cancelled() => return,
+                () = subscription.clock.doze(NO_RECOVERER) => {}
+            }
+            continue;
+        };
+        let tick = (min_idle / PART).max(Duration::from_millis(1));
         if !subscription.pause(tick).await {
             return;
         }
-        let Some(min_idle) = min_idle else {
-            continue;
-        };
         let tick_ms = u64::try_from(tick.as_millis()).unwrap_or(u64::MAX);
         if is_stalled(source, subscription, min_idle, tick_ms) {
             give_up(source, subscription, min_idle).await;

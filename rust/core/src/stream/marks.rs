@@ -164,6 +164,11 @@ impl Marks {
         !(ledger.waiting.is_empty() && ledger.releasing.is_empty() && ledger.unfinished.is_empty())
     }
 
+    /// Whether there is no mark to renew, nor anything else to do.
+    pub(super) fn is_idle(&self) -> bool {
+        self.ledger.lock().in_use.is_empty() && !self.is_pressing()
+    }
+
     pub(super) async fn step(
         &self,
         subscription: &Subscription,
@@ -225,6 +230,10 @@ impl Marks {
             }
             ledger.failing
         };
+        if subscription.clock.is_stopped() {
+            // There are marks to renew: the clock must stop for that.
+            self.wake.notify_one();
+        }
         // Nothing of the batch is only in this call while it waits: a stop may end it.
         if !failing {
             self.leave_too_many(source, subscription, &mut found.waiting);
