@@ -51,7 +51,7 @@ class Publisher(Generic[M]):
     `@outgoing` names for `Payment`.
     """
 
-    __slots__ = ("_broker", "_stream", "_type")
+    __slots__ = ("_broker", "_checked", "_stream", "_type")
 
     def __init__(self, broker: Publishes, stream: str | None = None, message_type: Any = Any) -> None:
         """Take a broker, which need not be connected yet.
@@ -64,6 +64,7 @@ class Publisher(Generic[M]):
         self._broker = broker
         self._stream = stream
         self._type = message_type
+        self._checked = message_type if _can_be_asked(message_type) else None
 
     def __repr__(self) -> str:
         """Show what it publishes, and where."""
@@ -113,8 +114,17 @@ class Publisher(Generic[M]):
         return await self._broker.publish_many(messages, stream or self._stream, **options)
 
     def _check(self, message: object) -> None:
-        if isinstance(self._type, type) and not isinstance(message, self._type):
+        if self._checked is not None and not isinstance(message, self._checked):
             raise PublishError(
                 f"{self!r} takes messages of type {type_name(self._type)}, not {type_name(type(message))}; nothing "
                 "was sent"
             )
+
+
+def _can_be_asked(message_type: Any) -> bool:
+    """Whether `isinstance` takes it. `Any`, a `TypedDict` and a protocol are classes too, and it refuses them."""
+    try:
+        isinstance(None, message_type)
+    except TypeError:
+        return False
+    return isinstance(message_type, type)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol, TypedDict
 
 import msgspec
 import pytest
@@ -193,3 +193,22 @@ async def test_a_publisher_of_a_broker(no_server):
             await refunds.publish_many([Refund(1), {}])
         one, many = broker._publishing.calls
     assert (one.stream, many.stream, many.payloads) == ("s", "refunds", [b'{"id":1}', b'{"id":2}'])
+
+
+class Shaped(TypedDict):
+    id: int
+
+
+class Identified(Protocol):
+    id: int
+
+
+@pytest.mark.parametrize("message_type", [Any, Shaped, Identified, dict[str, int], dict | list, None])
+async def test_a_publisher_of_what_is_no_plain_class_takes_anything(no_server, message_type):
+    """`isinstance` refuses such types, also `Any`, the default: only the type checker holds callers to them."""
+    broker = RedisBroker("redis://localhost")
+    made = [broker.publisher("s", message_type), *([broker.publisher("s")] if message_type is Any else [])]
+    async with broker:
+        for publisher in made:
+            await publisher.publish({"id": 1})
+        assert {one.payload for one in broker._publishing.calls} == {b'{"id":1}'}
