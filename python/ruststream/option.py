@@ -17,6 +17,15 @@ LONGEST: Final = 10.0 * 365 * 86_400 - 1
 """Seconds in ten years, less one. Anything longer is a mistake in the unit."""
 
 
+def shown(value: object, most: int = 60) -> str:
+    """Return a value as a message shows it: its `repr`, cut to so many characters; its type where it has none."""
+    try:
+        text = repr(value)
+    except Exception:  # noqa: BLE001 - the user's class, or a number of more digits than Python writes
+        return f"an object of type {type(value).__name__}"
+    return text if len(text) <= most else f"{text[: most - 3]}..."
+
+
 def seconds(value: object, option: str, *, zero: bool = True) -> float:
     """Return a duration in seconds.
 
@@ -36,13 +45,13 @@ def seconds(value: object, option: str, *, zero: bool = True) -> float:
         except OverflowError:
             amount = math.inf
     else:
-        raise ConfigError(f"{option} must be seconds (int or float) or a timedelta, not {value!r}")
+        raise ConfigError(f"{option} must be seconds (int or float) or a timedelta, not {shown(value)}")
     if math.isnan(amount) or amount < 0:
-        raise ConfigError(f"{option} must not be negative or NaN, but is {value!r}")
+        raise ConfigError(f"{option} must not be negative or NaN, but is {shown(value)}")
     if amount > LONGEST:
-        raise ConfigError(f"{option} must be shorter than ten years; it is in seconds, and is {value!r}")
+        raise ConfigError(f"{option} must be shorter than ten years; it is in seconds, and is {shown(value)}")
     if not zero and amount < 0.001:
-        raise ConfigError(f"{option} must be at least a millisecond (0.001), but is {value!r}")
+        raise ConfigError(f"{option} must be at least a millisecond (0.001), but is {shown(value)}")
     return amount
 
 
@@ -70,7 +79,7 @@ def whole(value: object, option: str, least: int, most: int) -> int:
         ConfigError: not one, or out of bounds.
     """
     if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
-        raise ConfigError(f"{option} must be a whole number from {least} to {most}, not {value!r}")
+        raise ConfigError(f"{option} must be a whole number from {least} to {most}, not {shown(value)}")
     return value
 
 

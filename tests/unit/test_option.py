@@ -46,6 +46,15 @@ def test_a_duration_is_within_bounds_or_refused(value):
     assert 0 <= result <= LONGEST
 
 
+@pytest.mark.parametrize("value", [10**400, 10**5000, "x" * 1000], ids=["400 digits", "5000 digits", "text"])
+def test_a_value_that_is_refused_is_shown_in_short(value):
+    """Python refuses to write a number of 5,000 digits at all."""
+    for refused in (lambda: seconds(value, "retry(after=)"), lambda: whole(value, "workers", 1, 10)):
+        with pytest.raises(ConfigError) as error:
+            refused()
+        assert len(str(error.value)) < 200
+
+
 @pytest.mark.parametrize("value", ["", None, b"payments", 1, "\udcff"])
 def test_names_are_text_that_is_not_empty(value):
     with pytest.raises(ConfigError, match="group"):
