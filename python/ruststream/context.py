@@ -172,8 +172,14 @@ def header_values(headers: object) -> dict[str, bytes]:
     if not isinstance(headers, Mapping):
         raise ConfigError(f"headers must be a mapping of names to values, not {headers!r}")
     values: dict[str, bytes] = {}
+    names: dict[str, object] = {}
     for name, value in headers.items():
         lower = header_name(name, "a header's name")
+        if names.setdefault(lower, name) != name:
+            raise ConfigError(
+                f"headers {names[lower]!r} and {name!r} are one and the same, since names are sent in lower case: "
+                "leave one of them out"
+            )
         if is_reserved(lower):
             raise ConfigError(
                 f"header {lower!r} is reserved: it is written by this package and says something of one entry alone; "

@@ -37,6 +37,25 @@ def test_reserved_names_are_refused_with_the_reason(name):
     assert wire_headers(HeadersView([(b"h:" + name.encode(), b"3")])) == {}
 
 
+def test_names_that_differ_in_case_alone_are_refused():
+    """They are one header on the wire, and nobody can tell which value was meant."""
+    for headers in ({"X-Tenant": "a", "x-tenant": "b"}, {"X-Tenant": "a", "x": "b", "x-TENANT": "a"}):
+        with pytest.raises(ConfigError, match=r"'X-Tenant' and '(x-tenant|x-TENANT)' are one and the same"):
+            wire_headers(headers)
+        with pytest.raises(ConfigError, match="one and the same"):
+            HeadersView([]) | headers
+
+
+@pytest.mark.parametrize("content_type", [b"application/json", 1, ""])
+def test_a_content_type_is_text(content_type):
+    for publish in (
+        lambda: outgoing_message({}, "s", JSON, content_type=content_type),
+        lambda: outgoing_messages([{}], "s", JSON, content_type=content_type),
+    ):
+        with pytest.raises(ConfigError, match="content_type must"):
+            publish()
+
+
 def test_the_content_type_is_the_callers_or_the_codecs():
     """Argument before header before codec; what a delivery was encoded in is passed on with its bytes alone."""
 
