@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import os
 import re
 import secrets
 import socket
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Final, Literal, Self, TypeAlias, TypedDict, Unpack
+from typing import Final, Literal, ParamSpec, Self, TypeAlias, TypedDict, TypeVar, Unpack
 
 from ruststream.context import EntryId, entry_id_text
 from ruststream.errors import ConfigError
@@ -18,6 +20,9 @@ from ruststream.redis.trim import Trim
 
 Mode: TypeAlias = Literal["new", "reclaim", "claiming", "recovering"]
 MissingGroup: TypeAlias = Literal["recreate", "fail"]
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 _MOST_PER_READ: Final = 100_000
 _FORGET_AFTER: Final = 300.0
@@ -88,6 +93,17 @@ class StreamOptions(TypedDict, total=False):
     removed."""
 
 
+def _needs_min_idle(make: Callable[P, R]) -> Callable[P, R]:
+    """Have a call without `min_idle`, which type checkers refuse, say what it is and what to add."""
+
+    @functools.wraps(make)
+    def made(*args: P.args, **options: P.kwargs) -> R:
+        options.setdefault("min_idle", None)
+        return make(*args, **options)
+
+    return made
+
+
 @dataclass(frozen=True, init=False, slots=True)
 class RedisStream:
     """A stream and how it is read. Construction does no I/O.
@@ -150,6 +166,7 @@ class RedisStream:
         return cls(stream, group=group, min_idle=min_idle, **options)
 
     @classmethod
+    @_needs_min_idle
     def reclaim(
         cls, stream: str, *, min_idle: Duration, group: str | None = None, **options: Unpack[StreamOptions]
     ) -> Self:
@@ -167,6 +184,7 @@ class RedisStream:
         return cls._made("reclaim", stream, group, min_idle, options)
 
     @classmethod
+    @_needs_min_idle
     def claiming(
         cls, stream: str, *, min_idle: Duration, group: str | None = None, **options: Unpack[StreamOptions]
     ) -> Self:
@@ -186,6 +204,7 @@ class RedisStream:
         return cls._made("claiming", stream, group, min_idle, options)
 
     @classmethod
+    @_needs_min_idle
     def recovering(
         cls, stream: str, *, min_idle: Duration, group: str | None = None, **options: Unpack[StreamOptions]
     ) -> Self:
@@ -272,7 +291,10 @@ class RedisStream:
     ) -> None:
         refuse_unknown(options, StreamOptions.__optional_keys__ | {"group", "min_idle"}, f"RedisStream.{mode}")
         if mode != "new" and min_idle is None:
-            raise ConfigError(f"RedisStream.{mode} needs min_idle: the seconds after which an entry is taken over")
+            raise ConfigError(
+                f"RedisStream.{mode} needs min_idle, for example min_idle=30: the seconds that an entry lies pending "
+                "before it is taken over, longer than a handler that stands still may take"
+            )
         start_at = options.get("start_at")
         if start_at is not None and not isinstance(start_at, GroupPosition):
             raise ConfigError(f"start_at must be a GroupPosition such as GroupPosition.end(), not {start_at!r}")
