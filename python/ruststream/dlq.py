@@ -22,6 +22,7 @@ from ruststream.redis.letters import DeadLetters, Letter, Replayed
 _BEGIN: Final = EntryId(0, 0)
 _LINE: Final = 1.0
 """Seconds between two lines of progress, where they are not written over each other."""
+_NO_STREAM: Final = "there is no stream {!r} there: check its name, and which server --url or REDIS_URL names"
 _CUT: Final = 60
 """Characters of an error that a table shows."""
 
@@ -82,7 +83,9 @@ async def _connected(command: Any, broker: RedisBroker, options: argparse.Namesp
 async def _list(letters: DeadLetters, options: argparse.Namespace) -> int:
     found: list[Letter] = []
     last = await letters.last()
-    async for page in letters.pages(options.after, last or _BEGIN):
+    if last is None:
+        return _fail(_NO_STREAM.format(options.stream), 1)
+    async for page in letters.pages(options.after, last):
         found.extend(page)
         if len(found) >= options.limit:
             break
@@ -123,6 +126,9 @@ async def _show(letters: DeadLetters, options: argparse.Namespace) -> int:
 
 
 async def _replay(letters: DeadLetters, options: argparse.Namespace) -> int:
+    last = await letters.last()
+    if last is None:
+        return _fail(_NO_STREAM.format(options.stream), 1)
     replayed = Replayed()
     progress = _Progress(len(options.ids) if options.ids else await letters.count(), replayed)
     how = {"to": options.to, "every_group": options.every_group}
@@ -137,8 +143,7 @@ async def _replay(letters: DeadLetters, options: argparse.Namespace) -> int:
                 progress.show()
         else:
             # Up to what is there now: what fails again meanwhile comes behind it, and would be put back without end.
-            last = await letters.last()
-            async for page in letters.pages(_BEGIN, last or _BEGIN):
+            async for page in letters.pages(_BEGIN, last):
                 await letters.replay(page, replayed, **how)
                 progress.show()
     except BaseException:

@@ -92,8 +92,18 @@ def test_list_as_json(letters, dlq):
     ]
 
 
-def test_no_letters_are_no_failure(any_server, witness, dlq):
-    """A stream that never was, and one that is empty."""
+def test_a_stream_that_is_not_there_is_said_so(any_server, witness, dlq):
+    """As `groups`, `pending` and `consumers` do: a name that was mistyped must not pass for one without letters."""
+    for argv in (["list"], ["list", "--json"], ["replay", "--all"], ["replay", "--id", "7-1"]):
+        code, out, err = dlq(argv[0], "nowhere", *argv[1:])
+        assert (code, out) == (1, "")
+        assert err.startswith("ruststream: there is no stream 'nowhere'")
+    assert not witness.exists("nowhere")
+
+
+def test_no_letters_are_no_failure(any_server, witness, letters, dlq):
+    """A stream that is there and empty."""
+    witness.xdel(DLQ, write(letters, "a"))
     assert dlq("list", DLQ) == (0, "0 dead letters in s.dlq\n", "")
     assert dlq("list", DLQ, "--json")[:2] == (0, "[]\n")
     code, out, err = dlq("replay", DLQ, "--all")
