@@ -147,7 +147,11 @@ def _parser() -> argparse.ArgumentParser:
     run = commands.add_parser("run", help="run an app until SIGTERM or Ctrl-C")
     run.set_defaults(command=_run)
     dlq.add_to(commands)
-    run.add_argument("target", metavar="module:app", help="where the RustStream is, or a function that returns it")
+    run.add_argument(
+        "target",
+        metavar="module:app",
+        help="where the RustStream is, or a function that returns it; without a name it is app: service is service:app",
+    )
     run.add_argument("--workers", type=_count, default=1, metavar="N", help="processes (default 1)")
     run.add_argument("--log-level", default="INFO", type=str.upper, choices=_LEVELS, help="default INFO")
     run.add_argument("--follow", type=int, help=argparse.SUPPRESS)  # what a supervisor says to its processes

@@ -149,6 +149,12 @@ def test_help_names_the_commands(capsys):
     assert "run" in capsys.readouterr().out
 
 
+def test_the_help_of_run_says_what_a_module_alone_means(capsys):
+    with pytest.raises(SystemExit):
+        main(["run", "--help"])
+    assert "service is service:app" in " ".join(capsys.readouterr().out.split())
+
+
 def test_one_process_runs_the_app_itself(service, monkeypatch):
     levels = []
     monkeypatch.setattr(RustStream, "run", lambda self, log_level: levels.append((self.title, log_level)))
