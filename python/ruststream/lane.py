@@ -101,6 +101,11 @@ class Lane:
         """Whether its handler waits for something."""
         return self.context is not None
 
+    @property
+    def broken_off(self) -> bool:
+        """Whether its handler was cancelled: a None that it returns all the same acks nothing."""
+        return self._cancelled or (self._timeout is not None and self._timeout.ended(self))
+
     def where(self) -> str:
         """Name the delivery, or the batch, that it runs."""
         return self._judge.where(self.context)

@@ -117,11 +117,10 @@ class SubscriberRecord:
             outcome: such as `retry()`, or its kind alone: `"dead_letter"`.
             call: which delivery: 0 is the first one, -1 the last one.
         """
-        if not -len(self.deliveries) <= call < len(self.deliveries):
-            self._fail(f"has no delivery number {call} that could have ended in {outcome!r}")
+        where = self._at(call, f"ended in {outcome!r}")
         found = self.deliveries[call].outcome
         if (None if found is None else found.kind if isinstance(outcome, str) else found) != outcome:
-            self._fail(f"settled delivery number {call} by {found!r}, not by {outcome!r}")
+            self._fail(f"settled {where} by {found!r}, not by {outcome!r}")
         return self
 
     def assert_outcomes(self, *outcomes: Outcome | str) -> Self:
@@ -136,11 +135,20 @@ class SubscriberRecord:
 
     def assert_raised(self, error: type[BaseException], call: int = -1) -> Self:
         """Fail unless a delivery raised an exception of this class."""
-        if not -len(self.deliveries) <= call < len(self.deliveries):
-            self._fail(f"has no delivery number {call} that could have raised {error.__name__}")
+        where = self._at(call, f"raised {error.__name__}")
         if not isinstance(self.deliveries[call].exception, error):
-            self._fail(f"raised {self.deliveries[call].exception!r} in delivery number {call}, not {error.__name__}")
+            self._fail(f"raised {self.deliveries[call].exception!r} in {where}, not {error.__name__}")
         return self
+
+    def _at(self, call: int, what: str) -> str:
+        """Return the words for a delivery: its number in the list of a message. Fail where there is none."""
+        __tracebackhide__ = True
+        there = len(self.deliveries)
+        if not -there <= call < there:
+            which = "no delivery" if call in (0, -1) else f"no delivery {call}, counted from 0,"
+            self._fail(f"has {which} that could have {what}")
+        number = call % there
+        return f"its last delivery ({number})" if call == -1 else f"delivery {number}"
 
     def _fail(self, what: str) -> None:
         __tracebackhide__ = True

@@ -104,6 +104,9 @@ class RecordedSubscription(Subscription):
             open_call.exception = error
         super().raised(ctx, error)
 
+    def _is_broken_off(self, running: Context | BatchContext) -> bool:
+        return any(lane.context is running and lane.broken_off for lane in self._lanes)
+
     def _ended(self, ctx: Context, outcome: Outcome) -> None:
         if (call := self._open.pop(ctx.entry_id, None)) is not None:
             call.outcome = outcome
@@ -117,7 +120,7 @@ class RecordedSubscription(Subscription):
                 running = plan.invoke(ctx)
                 call.started = True
                 value = await running
-            if value is None and not ctx.settled:
+            if value is None and not ctx.settled and not self._is_broken_off(ctx):
                 # The core acks it without a word.
                 self._ended(ctx, ack())
             return value
@@ -134,7 +137,7 @@ class RecordedSubscription(Subscription):
                 call.started = True
             with _noted(calls):
                 value = await plan.invoke(messages, batch)
-            if value is None or value is ack():
+            if value is ack() or (value is None and not self._is_broken_off(batch)):
                 for ctx in batch.contexts:
                     self._ended(ctx, ack())
             return value

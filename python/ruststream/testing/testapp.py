@@ -12,9 +12,10 @@ from typing import Final, Self
 
 from ruststream._core import EntryId, RedisClient
 from ruststream.app import RustStream
+from ruststream.context import entry_id_text
 from ruststream.errors import ConfigError, ConnectError
 from ruststream.message import stream_of
-from ruststream.option import Duration, whole
+from ruststream.option import Duration, shown, whole
 from ruststream.option import seconds as checked_seconds
 from ruststream.redis.address import read_address
 from ruststream.redis.broker import RedisBroker
@@ -29,6 +30,10 @@ from ruststream.testing.view import Entry, PendingEntry, StreamView, pending_vie
 _MOST_SECONDS: Final = 10 * 366 * 86_400.0
 _DRAIN: Final = 0.5
 """Seconds that handlers get to end when the test is over."""
+_LOOK: Final = 0.002
+"""Seconds of real time between two looks at what is still to be answered then."""
+_STEP_NS: Final = 1_000_000_000
+"""What passes of the model's time between them, at most."""
 _THIEF: Final = "thief"
 _FAULTS: Final = ("read", "ack", "publish")
 
@@ -113,11 +118,13 @@ class TestApp:
     ) -> None:
         """Stop the app. Handlers that still run get half a second to end."""
         patience, self.app.drain_timeout = self.app.drain_timeout, min(self.app.drain_timeout, _DRAIN)
+        answering = asyncio.create_task(self._let_answers_come())
         try:
             await self.app.__aexit__(kind, error, traceback)
             if self._live is not None and self._pace is not None:
                 await self._clean(self._live)
         finally:
+            answering.cancel()
             self.app.drain_timeout = patience
             self.app.stage = HERE
             self._pace = None
@@ -231,16 +238,20 @@ class TestApp:
                 await asyncio.wait_for(gone.finished(), _DRAIN)
             await pace.rest(self._stage.suspended())
 
-    def steal(self, entry: Call | EntryId) -> None:
+    def steal(self, entry: Call | EntryId | str) -> None:
         """Let another consumer take an entry over, as one does whose `min_idle` is too short.
 
         Whoever handles the entry here finds out at the next renewal.
 
+        Args:
+            entry: a call, or the id of its entry: an `EntryId`, or as Redis writes it.
+
         Raises:
-            ConfigError: no subscription has it pending.
+            ConfigError: not an entry, or no subscription has it pending.
         """
         self._open()
-        entry_id = entry.entry_id if isinstance(entry, Call) else entry
+        found = entry.entry_id if isinstance(entry, Call) else entry
+        entry_id = found if isinstance(found, EntryId) else EntryId.parse(entry_id_text(found, "steal(entry)"))
         for one in self._stage.subscriptions:
             where = one.subscriber
             pending = pending_view(one.broker.client, where.stream, where.group)
@@ -258,9 +269,14 @@ class TestApp:
                 server with that text. None is a lost connection.
 
         Raises:
-            ConfigError: no such operation, or the test runs on a real server.
+            ConfigError: no such operation, `error` is no exception, or the test runs on a real server.
         """
         self._open()
+        if error is not None and not isinstance(error, BaseException):
+            raise ConfigError(
+                "fail_next takes an exception: a ConnectError(...) is a lost connection, a PublishError(...) with the "
+                f"server's text a refusal; not {shown(error)}"
+            )
         if operation not in _FAULTS:
             raise ConfigError(f"fail_next takes one of {', '.join(map(repr, _FAULTS))}, not {operation!r}")
         if not isinstance(self._stage, ModelStage) or self._stage.made is None:
@@ -318,6 +334,16 @@ class TestApp:
         for subscription in self._stage.subscriptions:
             self._streams.add(subscription.subscriber.stream)
         return LivePace(self._stage, budget)
+
+    async def _let_answers_come(self) -> None:
+        """Let time pass for outcomes that are sent once more after a pause: where the clock stands, it never ends."""
+        made = self._stage.made if isinstance(self._stage, ModelStage) else None
+        while made is not None:
+            await asyncio.sleep(_LOOK)
+            stopped = all(one.finished_reading for one in self._stage.subscriptions)
+            owed = any(one.stats()["unsettled"] for one in self._stage.subscriptions)
+            if stopped and owed and not self._stage.suspended():
+                made.engine.step(_STEP_NS)
 
     async def _clean(self, live: str) -> None:
         read = [one.subscriber for one in self._stage.subscriptions]

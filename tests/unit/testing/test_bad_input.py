@@ -158,8 +158,11 @@ async def test_assertions_say_what_happened_instead():
         record = t.subscriber(sometimes)
         with pytest.raises(AssertionError, match="was never called; nothing was delivered to it"):
             record.assert_called()
-        with pytest.raises(AssertionError, match="has no delivery number -1"):
-            record.assert_outcome(retry())
+        for call in (-1, 0):
+            with pytest.raises(AssertionError, match=r"has no delivery that could have ended in retry\(\);"):
+                record.assert_outcome(retry(), call)
+        with pytest.raises(AssertionError, match="has no delivery that could have raised KeyError;"):
+            record.assert_raised(KeyError)
         await t.publish(0, "s")
         await t.publish(1, "s")
         with pytest.raises(AssertionError) as failed:
@@ -168,6 +171,14 @@ async def test_assertions_say_what_happened_instead():
         assert lines[0] == "subscription sometimes of stream s was called twice, not once; its deliveries were:"
         assert "0. entry 1767225600000-0, delivery 1, idle 0 s: 0 -> retry()" in lines[1]
         assert "1. entry 1767225600000-1, delivery 1, idle 0 s: 1 -> leave() after ValueError: odd" in lines[2]
+        for call, words in {-1: r"its last delivery \(1\)", -2: "delivery 0", 1: "delivery 1"}.items():
+            with pytest.raises(AssertionError, match=f"settled {words} by "):
+                record.assert_outcome("drop", call)
+            with pytest.raises(AssertionError, match=f"in {words}, not KeyError"):
+                record.assert_raised(KeyError, call)
+        for call in (2, -3):
+            with pytest.raises(AssertionError, match=f"has no delivery {call}, counted from 0, that could have"):
+                record.assert_outcome(retry(), call)
         for wrong in (
             lambda: record.assert_called_with(7),
             lambda: record.assert_outcome(retry()),

@@ -73,6 +73,17 @@ async def test_a_handler_whose_entry_was_stolen_finds_out_and_removes_nothing(ca
         assert [(row.consumer, row.delivery_count) for row in t.pending("s", "g")] == [("thief", 2)]
 
 
+async def test_an_entry_is_stolen_by_its_id_as_text():
+    async def handler(value: int, ctx: Context):
+        await ctx.lease_lost.wait()
+
+    async with TestApp(app_of(handler)) as t:
+        entry_id = await t.publish(1, "s", wait=False)
+        t.steal(str(entry_id))
+        assert [row.consumer for row in t.pending("s", "g")] == ["thief"]
+        await t.advance(20)
+
+
 async def test_a_held_handler_keeps_its_entry_however_long_it_takes():
     release = asyncio.Event()
 
@@ -101,6 +112,20 @@ async def test_an_ack_that_was_lost_is_sent_again(caplog: pytest.LogCaptureFixtu
         await t.advance(1)
         assert t.pending("s", "g") == []
         t.subscriber(handler).assert_called(1)
+
+
+async def test_leaving_lets_a_lost_ack_be_sent_again(caplog: pytest.LogCaptureFixture):
+    """The pause before it is the test's time, which stands: nobody waits a second of real time for it."""
+
+    async def handler(value: int):
+        pass
+
+    caplog.set_level(logging.INFO, "ruststream")
+    async with TestApp(app_of(handler)) as t:
+        t.fail_next("ack")
+        await t.publish(1, "s")
+    assert [text for text in caplog.messages if "drain complete" in text and "acked 1" in text]
+    assert not [text for text in caplog.messages if "in time" in text or "incomplete" in text]
 
 
 async def test_a_read_that_fails_is_read_again(caplog: pytest.LogCaptureFixture):
@@ -160,8 +185,15 @@ async def test_what_cannot_fail_or_be_stolen_says_so():
     async with TestApp(app_of(handler)) as t:
         with pytest.raises(ConfigError, match="'read', 'ack', 'publish', not 'sleep'"):
             t.fail_next("sleep")
+        for error in ("OOM", ConnectError, 1):
+            with pytest.raises(ConfigError, match="fail_next takes an exception"):
+                t.fail_next("ack", error)  # type: ignore[arg-type]
         entry_id = await t.publish(1, "s")
-        with pytest.raises(ConfigError, match="not pending in any group"):
-            t.steal(entry_id)
+        for entry in (entry_id, str(entry_id)):
+            with pytest.raises(ConfigError, match=f"{entry_id} is not pending in any group"):
+                t.steal(entry)
+        for entry in ("one", 1, None):
+            with pytest.raises(ConfigError, match=r"steal\(entry\) must be an entry id"):
+                t.steal(entry)  # type: ignore[arg-type]
         with pytest.raises(ConfigError, match="nobody is no subscription of the app; there are: handler"):
             await t.crash("nobody")

@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from contextlib import suppress
 from datetime import timedelta
 from typing import Any
 
@@ -233,6 +234,26 @@ async def test_a_timeout_passes_by_the_tests_clock():
         await t.advance(4)
         await t.advance(2)
         t.subscriber(handler).assert_raised(TimeoutError).assert_outcome(drop())
+
+
+@pytest.mark.parametrize("batch", [None, 5])
+async def test_a_timeout_that_was_swallowed_is_no_ack(batch: int | None):
+    """The handler returns None after its cancellation: its entry is settled as a TimeoutError's is, and so it says."""
+
+    async def handler(value: Any):
+        with suppress(asyncio.CancelledError):
+            await asyncio.Event().wait()
+
+    async def batch_handler(values: list[int]):
+        await handler(values)
+
+    app = app_of(handler if batch is None else batch_handler, timeout=5, on_error=drop(), batch=batch)
+    async with TestApp(app) as t:
+        await t.publish(1, "s", wait=False)
+        await t.advance(1, wait=False)
+        await t.advance(6)
+        t.subscriber(handler if batch is None else batch_handler).assert_outcomes(drop())
+        assert t.app.health().subscriptions[0].counts["dropped"] == 1
 
 
 async def test_brokers_whose_subscriptions_have_one_name_are_told_apart():
