@@ -9,7 +9,8 @@ from typing import Any, Final, Protocol
 from weakref import WeakKeyDictionary
 
 from ruststream._core import BatchContext, Consumer, Context, EntryId
-from ruststream.outcome import Outcome, ack, leave
+from ruststream.option import shown
+from ruststream.outcome import Outcome, ack, leave, meaningless
 from ruststream.policy import said_by
 
 _log: Final = logging.getLogger("ruststream.subscription")
@@ -29,8 +30,11 @@ class Deliveries(Protocol):
     def settle(self, ctx: Context, outcome: Outcome, error: BaseException | None = None) -> None:
         """Settle one delivery, because of this error where there is one."""
 
-    def judged(self, where: str, error: BaseException) -> Outcome:
-        """Log a failure, and return its outcome."""
+    def judged(self, where: str, error: BaseException, deliveries: Sequence[Context]) -> Outcome:
+        """Log a failure of these deliveries, and return its outcome."""
+
+    def follows(self, outcome: Outcome, deliveries: Sequence[Context]) -> str:
+        """Say what becomes of deliveries with this outcome, for the log."""
 
 
 class Batches:
@@ -41,19 +45,19 @@ class Batches:
         self._subscription = subscription
         self._lease_lost: WeakKeyDictionary[asyncio.Event, frozenset[EntryId]] = WeakKeyDictionary()
 
-    def returned(self, batch: BatchContext, value: object) -> None:
+    def returned(self, batch: BatchContext, value: Any) -> None:
         """Settle the elements by what the handler returned. What it settled by hand stays so."""
         if value is None or value is ack():
             self._subscription.consumer_core.ack_batch(batch)
         elif isinstance(value, Outcome):
             self._settle_all(batch, value)
-        elif isinstance(value, (list, tuple)) and self._fits(batch, value):
+        elif (wrong := _unfit(batch, value)) is None:
             for ctx, outcome in zip(batch.contexts, value, strict=True):
                 self._subscription.returned(ctx, outcome)
         else:
-            if not isinstance(value, (list, tuple)):
-                _log.error("%s: the handler returned %.200r; %s. All stay pending", self.where(batch), value, _POSSIBLE)
-            self._settle_all(batch, leave())
+            follows = self._subscription.follows(leave(), batch.contexts)
+            _log.error("%s: %s; %s. Outcome of all: %s", self.where(batch), wrong, _POSSIBLE, follows)
+            self._settle_all(batch, leave(), wrong)
 
     def raised(self, batch: BatchContext, error: BaseException) -> None:
         """Settle the elements by what the handler raised."""
@@ -63,7 +67,8 @@ class Batches:
         elif batch.settled and isinstance(error, Exception):
             _log.error("%s: the handler failed after all was settled", self.where(batch), exc_info=error)
         else:
-            self._settle_all(batch, self._subscription.judged(self.where(batch), error), error)
+            outcome = self._subscription.judged(self.where(batch), error, batch.contexts)
+            self._settle_all(batch, outcome, error)
 
     def where(self, batch: BatchContext) -> str:
         """Name a batch, for the log."""
@@ -88,19 +93,20 @@ class Batches:
             if not gone.isdisjoint(own):
                 event.set()
 
-    def _fits(self, batch: BatchContext, outcomes: Sequence[Any]) -> bool:
-        """Whether there is one outcome per element. If not, none of them counts: nobody can tell whose they are."""
-        wrong = next((value for value in outcomes if value is not None and not isinstance(value, Outcome)), None)
-        if len(outcomes) == len(batch) and wrong is None:
-            return True
-        if len(outcomes) != len(batch):
-            why = f"a list of {len(outcomes)} outcomes for {len(batch)} elements"
-        else:
-            why = f"{wrong!r:.200} among the outcomes"
-        _log.error("%s: the handler returned %s; %s. All stay pending", self.where(batch), why, _POSSIBLE)
-        return False
-
     def _settle_all(self, batch: BatchContext, outcome: Outcome, error: BaseException | None = None) -> None:
         for ctx in batch.contexts:
             if not ctx.settled:
                 self._subscription.settle(ctx, outcome, error)
+
+
+def _unfit(batch: BatchContext, value: Any) -> Exception | None:
+    """Return the failure of a handler that returned this, unless there is one outcome per element.
+
+    If not, none of them counts: nobody can tell whose they are.
+    """
+    if not isinstance(value, (list, tuple)):
+        return meaningless(value)
+    if len(value) != len(batch):
+        return ValueError(f"the handler returned a list of {len(value)} outcomes for {len(batch)} elements")
+    wrong = next((each for each in value if each is not None and not isinstance(each, Outcome)), None)
+    return None if wrong is None else TypeError(f"the handler returned {shown(wrong, 200)} among the outcomes")

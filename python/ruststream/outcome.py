@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 from ruststream.errors import ConfigError
-from ruststream.option import Duration, seconds
+from ruststream.option import Duration, seconds, shown
 
 OutcomeKind: TypeAlias = Literal["ack", "drop", "retry", "leave", "dead_letter"]
 
@@ -93,6 +93,11 @@ def cause_text(outcome: Outcome, error: BaseException | None) -> bytes | None:
     if outcome.reason is not None:
         text = f"{text} ({outcome.reason})"
     return text.encode("utf-8", "replace")
+
+
+def meaningless(value: object) -> TypeError:
+    """Return the failure of a handler that returned what is no outcome."""
+    return TypeError(f"the handler returned {shown(value, 200)}")
 
 
 class Settle(BaseException):

@@ -6,7 +6,7 @@ import asyncio
 import logging
 import random
 from collections import deque
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakValueDictionary
 
@@ -16,7 +16,7 @@ from ruststream.context import HeadersView
 from ruststream.errors import DecodeError, RustStreamError
 from ruststream.lane import Lane
 from ruststream.marks import Marking
-from ruststream.outcome import Outcome, cause_text, leave
+from ruststream.outcome import Outcome, cause_text, leave, meaningless
 from ruststream.policy import leaves, said_by
 from ruststream.redis.stream import group_key
 from ruststream.timeouts import Timeout
@@ -192,6 +192,10 @@ class Subscription:
         """Return the entries that are queued, running, or whose outcome has no answer yet."""
         return self.consumer_core.unsettled()
 
+    def left_pending(self) -> int:
+        """Return how many entries it leaves pending, as far as this process knows: they may be settled elsewhere."""
+        return self.consumer_core.left_pending()
+
     # What its lanes call.
 
     def idle(self) -> asyncio.Future[None]:
@@ -218,13 +222,16 @@ class Subscription:
         elif self._subscriber.replies.takes(value):
             self._reply(ctx, value)
         else:
+            outcome = leave()
             _log.error(
                 "%s: the handler returned %.200r; return None to ack, or an outcome such as retry(), or set reply_to= "
-                "or reply=True to publish what it returns. The entry stays pending",
+                "or reply=True to publish what it returns. Outcome: %s",
                 self.where(ctx),
                 value,
+                self.follows(outcome, [ctx]),
             )
-            self._settle_returned(ctx, leave())
+            if not ctx.settled:
+                self.settle(ctx, outcome, meaningless(value))
 
     def _reply(self, ctx: Context, value: object) -> None:
         """Publish what the handler returned, and ack its entry in the same step."""
@@ -255,24 +262,36 @@ class Subscription:
         elif ctx.settled and isinstance(error, Exception):
             _log.error("%s: the handler failed after its delivery was settled", self.where(ctx), exc_info=error)
         else:
-            outcome = self.judged(self.where(ctx), error)
+            outcome = self.judged(self.where(ctx), error, [ctx])
             if not ctx.settled:
                 self.settle(ctx, outcome, error)
 
-    def judged(self, where: str, error: BaseException) -> Outcome:
-        """Log a failure, and return its outcome."""
+    def judged(self, where: str, error: BaseException, deliveries: Sequence[Context]) -> Outcome:
+        """Log a failure of these deliveries, and return its outcome."""
         if isinstance(error, DecodeError):
             outcome = self._subscriber.on_decode_error
-            _log.error("%s: %s. Outcome: %r", where, error, outcome)
+            _log.error("%s: %s. Outcome: %s", where, error, self.follows(outcome, deliveries))
             return outcome
         ends = next((leaf for leaf in leaves(error) if isinstance(leaf, (KeyboardInterrupt, SystemExit))), None)
         outcome = leave() if ends is not None else self._subscriber.on_error.outcome(error)
         what = "failed" if isinstance(error, (Exception, BaseExceptionGroup)) and ends is None else "was ended"
-        _log.error("%s: the handler %s. Outcome: %r", where, what, outcome, exc_info=error)
+        _log.error("%s: the handler %s. Outcome: %s", where, what, self.follows(outcome, deliveries), exc_info=error)
         if ends is not None and not self._failure.done():
             # It wants the process to end, and so it does: after the others have worked off what they are at.
             self._failure.set_result(ends)
         return outcome
+
+    def follows(self, outcome: Outcome, deliveries: Sequence[Context]) -> str:
+        """Say what becomes of deliveries with this outcome, for the log: after the last attempt it is another one."""
+        most = self._subscriber.max_attempts
+        open_ = [] if most is None else [ctx for ctx in deliveries if not ctx.settled]
+        last = sum(self._is_exhausted(ctx, outcome) for ctx in open_)
+        if not last:
+            return repr(outcome)
+        final = self._subscriber.on_exhausted
+        if last == len(deliveries):
+            return f"{final!r}, not {outcome!r}: attempt {most} was the last"
+        return f"{outcome!r}, but {final!r} for {last} of them, whose attempt {most} was the last"
 
     def _settle_returned(self, ctx: Context, outcome: Outcome) -> None:
         if ctx.settled:
@@ -287,13 +306,18 @@ class Subscription:
     # What `Context` leaves to Python.
 
     def settle(self, ctx: Context, outcome: Outcome, error: BaseException | None = None) -> None:
-        """Settle a delivery, because of this error where there is one. Raises `AlreadySettledError` the second time."""
+        """Settle a delivery, because of this error, where there is one: then it is in the log already.
+
+        Raises:
+            AlreadySettledError: it was settled before.
+        """
         if not isinstance(outcome, Outcome):
             raise TypeError(f"settle takes an outcome such as ack() or retry(), not {outcome!r}")
         if exhausted := self._is_exhausted(ctx, outcome):
             asked, outcome = outcome, self._subscriber.on_exhausted
-            most = self._subscriber.max_attempts
-            _log.error("%s: attempt %d was the last. Outcome: %r, not %r", self.where(ctx), most, outcome, asked)
+            if error is None:
+                most = self._subscriber.max_attempts
+                _log.error("%s: attempt %d was the last. Outcome: %r, not %r", self.where(ctx), most, outcome, asked)
         if outcome.kind != "ack" and self._callbacks:
             self._callbacks.pop(ctx.entry_id, None)
         delay = outcome.delay

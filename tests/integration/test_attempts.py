@@ -365,6 +365,41 @@ async def test_order_within_a_key_is_kept(any_server, stream):
         assert [entry for entry in order if entry in wanted] == wanted
 
 
+LAST = {
+    "raises": "ValueError: no",
+    "returns": "TypeError: the handler returned 'what'",
+    "returns too few": "ValueError: the handler returned a list of 0 outcomes for 1 elements",
+}
+
+
+@pytest.mark.parametrize("fails", LAST)
+async def test_a_failure_of_the_last_attempt_is_said_once_and_kept(any_server, stream, caplog, fails):
+    """One line tells of the failure and what really follows, and the letter names the failure, whatever it was."""
+    place = Place(any_server.url, ("recovering",), stream)
+
+    async def handle(body: bytes):
+        if fails == "raises":
+            raise ValueError("no")
+        return "what"
+
+    async def handle_batch(bodies: list[bytes]):
+        return []
+
+    batch = {"batch": 5} if "too few" in fails else {}
+    app = place.app(handle_batch if batch else handle, dead_letter="dlq", on_exhausted=None, max_attempts=2, **batch)
+    async with app:
+        entry = stream.add("x")
+        await eventually_async(lambda: counts(app, "dead_lettered") == 1)
+        await place.nothing_left(app)
+    [(_, fields)] = Stream(stream.client, "dlq").entries()
+    assert fields[b"h:x-dead-letter-reason"] == b"max-attempts"
+    assert fields[b"h:x-dead-letter-error"].decode() == LAST[fails]
+    lines = [record.getMessage() for record in caplog.records if record.levelname == "ERROR"]
+    assert [entry in line for line in lines] == [True, True], "one line for each attempt"
+    assert lines[0].endswith(": leave()")
+    assert lines[1].endswith(": dead_letter(), not leave(): attempt 2 was the last")
+
+
 @pytest.mark.parametrize("fails", ["retries", "raises"])
 async def test_what_has_used_up_its_attempts_is_dead_lettered(place, fails):
     """B012, research 11 no. 32: three calls, one dead letter of the reason max-attempts, with the last error."""
@@ -397,7 +432,7 @@ async def test_what_has_used_up_its_attempts_is_dead_lettered(place, fails):
         assert headers["x-dead-letter-entry-id"] == str(entry)
 
 
-async def test_an_exhausted_entry_waits_for_a_dead_letter_stream_that_refuses(any_server, stream):
+async def test_an_exhausted_entry_waits_for_a_dead_letter_stream_that_refuses(any_server, stream, caplog):
     """It stays pending and is not run again; once the stream takes it, it goes there."""
     place = Place(any_server.url, ("recovering",), stream)
     stream.client.set("dlq", "text")
@@ -410,8 +445,11 @@ async def test_an_exhausted_entry_waits_for_a_dead_letter_stream_that_refuses(an
     app = place.app(handle, dead_letter="dlq", on_exhausted=None)
     async with app:
         stream.add("x")
-        await eventually_async(lambda: counts(app, "refused") >= 2, timeout=10)
+        await eventually_async(lambda: counts(app, "refused") >= 4, timeout=20)
         assert len(stream.pending_ids()) == 1
+        lines = [record.getMessage() for record in caplog.records if record.levelname == "ERROR"]
+        assert not [line for line in lines if "are given up" in line], "its handler's last attempt was said"
+        assert [line for line in lines if "refused to dead-letter to dlq 1 entries" in line]
         stream.client.delete("dlq")
         await eventually_async(lambda: stream.client.exists("dlq"), timeout=10)
         await place.nothing_left(app)

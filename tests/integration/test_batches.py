@@ -104,7 +104,7 @@ async def test_what_is_no_answer_keeps_every_entry(broker, stream, caplog, value
     counts = await handled(broker, 3, handle)
 
     [text] = errors(caplog)
-    assert all(word in text for word in ["batch of 3 entries", ids[0], ids[-1], "All stay pending", *words])
+    assert all(word in text for word in ["batch of 3 entries", ids[0], ids[-1], "Outcome of all: leave()", *words])
     assert (counts["left"], stream.pending_ids()) == (3, ids)
 
 
