@@ -513,3 +513,5 @@ class Consumer:
         """
     def unsettled(self) -> list[EntryId]:
         """Ids of the entries that are queued, running or whose outcome has not been answered, oldest first."""
+    def left_pending(self) -> int:
+        """How many entries it leaves pending, as far as this process knows."""

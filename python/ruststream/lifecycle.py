@@ -214,8 +214,7 @@ class Life:
     def _counts(self) -> str:
         parts = []
         for subscriber, subscription in self._running:
-            stats = subscription.stats()
-            left = stats.get("left", 0) + len(subscription.unsettled())
+            stats, left = subscription.stats(), subscription.left_pending()
             parts.append(
                 f"{subscriber.name}: acked {stats.get('acked', 0)}, dropped {stats.get('dropped', 0)}, "
                 f"dead-lettered {stats.get('dead_lettered', 0)}, "
@@ -234,7 +233,7 @@ def resolved(brokers: Iterable[RedisBroker]) -> list[tuple[RedisBroker, Subscrib
 
     Raises:
         ConfigError: two subscriptions want their group to begin at different entries, or their stream to be trimmed in
-            different ways, or replies or dead letters go round in a circle.
+            different ways, or replies or dead letters go round in a circle, or two streams have one `delay_key`.
     """
     pairs = [(broker, subscriber) for broker in brokers for subscriber in broker.subscribers]
     groups: dict[tuple[str, str, str], list[Subscriber]] = {}
@@ -243,6 +242,7 @@ def resolved(brokers: Iterable[RedisBroker]) -> list[tuple[RedisBroker, Subscrib
     for group in groups.values():
         _warn_of_shares(group)
     _refuse_cycles(pairs)
+    _refuse_shared_delays(pairs)
     known = {where: (_recovered_after(group), _start_id(group)) for where, group in groups.items()}
     trims = _trims(pairs)
     found = []
@@ -265,6 +265,19 @@ def _warn_of_shares(group: Iterable[Subscriber]) -> None:
             first.group,
             first.stream,
         )
+
+
+def _refuse_shared_delays(pairs: Iterable[tuple[RedisBroker, Subscriber]]) -> None:
+    """Refuse streams whose delayed entries would lie in one sorted set. Groups of one stream may share it."""
+    owners: dict[tuple[str, str], Subscriber] = {}
+    for broker, subscriber in pairs:
+        owner = owners.setdefault((broker.address, subscriber.delay_key), subscriber)
+        if owner.stream != subscriber.stream:
+            raise ConfigError(
+                f"subscriptions {owner.name} (stream {owner.stream}) and {subscriber.name} (stream "
+                f"{subscriber.stream}) have the same delay_key {subscriber.delay_key!r}, and one would hand over the "
+                "other's delayed entries: leave it out, or give each stream a key of its own"
+            )
 
 
 def _refuse_cycles(pairs: Iterable[tuple[RedisBroker, Subscriber]]) -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import re
+from collections import Counter
 
 import pytest
 
@@ -94,6 +95,29 @@ async def test_what_was_released_at_stop_is_what_the_server_has(any_server, brok
     said = {name: int(re.search(rf"{name} (\d+)", line)[1]) for name in names}
     assert said == {"acked": 0, "retried": 0, "released": 49, "left pending": 1}
     assert len(stream.pending_ids()) == 50
+
+
+async def test_an_entry_that_was_left_often_is_left_pending_once(any_server, broker, stream, caplog):
+    """`left pending` tells entries, not deliveries; what was handled in the end is none, what waits for a retry is."""
+    caplog.set_level("INFO")
+    calls = Counter()
+
+    @broker.subscriber(recovering(min_idle=0.1))
+    async def handle(number: int):
+        calls[number] += 1
+        if number == 3:
+            return retry(after=60)
+        return leave() if number == 1 or calls[number] < 3 else None
+
+    app = RustStream("test", broker)
+    async with app:
+        stream.add_numbered(1, 3)
+        await eventually_async(lambda: calls[1] >= 4 and calls[2] == 3 and calls[3] == 1, timeout=20)
+        await eventually_async(lambda: app.health().subscriptions[0].counts["acked"] == 1)
+
+    [line] = [record.getMessage() for record in caplog.records if "drain complete" in record.getMessage()]
+    assert line.endswith("left pending 2")
+    assert len(stream.pending_ids()) == 2
 
 
 async def test_lost_entries_are_counted(any_server, broker, stream):

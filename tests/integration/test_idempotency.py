@@ -300,7 +300,7 @@ async def test_what_is_handed_back_at_stop_leaves_no_mark(stream, make_broker):
     assert seen == [b"1", b"2", b"3", b"4"]
 
 
-async def test_a_server_that_refuses_marks_has_nothing_handled_unprotected(stream, broker):
+async def test_a_server_that_refuses_marks_has_nothing_handled_unprotected(stream, broker, caplog):
     """Out of memory: reads still work, marks do not. The entry stays pending until they do; attempts are paced."""
     calls = []
 
@@ -325,6 +325,9 @@ async def test_a_server_that_refuses_marks_has_nothing_handled_unprotected(strea
             await eventually_async(lambda: counts(app)["mark_errors"] >= 2, timeout=10)
             errors = counts(app)["mark_errors"]
             await asyncio.sleep(1.0)
+            said = [record.getMessage() for record in caplog.records if "the store failed" in record.getMessage()]
+            assert all("the store failed, 1 entries wait for their mark" in line for line in said), said
+            assert said
             assert counts(app)["mark_errors"] - errors < 30
             assert (stream.pending_ids(), calls) == ([fourth], [1, 1, 1])
         finally:

@@ -195,7 +195,10 @@ class StandInSubscription:
         return await asyncio.shield(self.failed)
 
     def stats(self) -> dict[str, int]:
-        return {"acked": 10, "retried": 2, "released": 3, "left": 1}
+        return {"acked": 10, "retried": 2, "released": 3}
+
+    def left_pending(self) -> int:
+        return 1
 
     def unsettled(self) -> list[EntryId]:
         return list(self.ids) if self.answers else [*self.ids, EntryId.parse("9-9")]

@@ -231,6 +231,17 @@ def test_a_group_begins_in_one_place():
         resolved([broker_of(one, other)])
 
 
+def test_two_streams_keep_their_delayed_entries_apart():
+    """One sorted set for two streams is refused by the names of both; for two groups of one stream it is not."""
+    one = RedisStream.recovering("payments", min_idle=30, group="ledger", delay_key="later")
+    other = RedisStream.recovering("payments", min_idle=30, group="audit", delay_key="later")
+    resolved([broker_of(one, other, one)])
+    third = RedisStream.recovering("orders", min_idle=30, group="ledger", delay_key="later")
+    with pytest.raises(ConfigError, match=r"s0 \(stream payments\) and s1 \(stream orders\) .* delay_key 'later'"):
+        resolved([broker_of(one, third)])
+    resolved([broker_of(one), broker_of(third, url="redis://elsewhere")])
+
+
 def test_the_recovery_may_be_another_brokers_of_the_same_server():
     (_, new), _ = resolved([broker_of(NEW), broker_of(RECLAIM)])
     assert new.source.min_idle == 30

@@ -225,6 +225,7 @@ mod tests {
         losses: AtomicUsize,
         given: Mutex<Vec<(usize, usize, bool)>>,
         log: Mutex<Vec<String>>,
+        acked: Mutex<Vec<EntryId>>,
     }
 
     #[async_trait]
@@ -258,8 +259,10 @@ mod tests {
 
     impl Events for Flaky {
         fn post(&self, event: Event) {
-            if let Event::Log { message, .. } = event {
-                self.log.lock().push(message);
+            match event {
+                Event::Log { message, .. } => self.log.lock().push(message),
+                Event::Acked { ids, .. } => self.acked.lock().extend(ids),
+                _ => {}
             }
         }
         fn stalled(&self) -> Duration {
@@ -359,10 +362,24 @@ mod tests {
         subscription.settler.flush().await;
         assert_eq!(*source.given.lock(), [(1, 1, false), (1, 1, true), (1, 1, true)]);
         assert_eq!((subscription.settler.unanswered(), subscription.credits.used()), (0, 0));
-        assert!(source.log.lock()[0].contains("group ledger): 2 outcomes not answered"));
+        assert!(source.log.lock()[0].ends_with("group ledger): 2 outcomes not answered, sending them again: gone"));
         settle(&subscription, &[Outcome::Ack]);
         subscription.settler.flush().await;
         assert_eq!(source.given.lock().last(), Some(&(1, 0, false)), "what comes after is sent plainly again");
+        subscription.closed.cancel();
+        assert!(running.await.is_ok());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_was_left_is_watched_no_more_and_what_is_acked_is_told() {
+        let (source, subscription, running) = settling(0);
+        for outcome in [Outcome::Leave, Outcome::Ack] {
+            subscription.watch(EntryId::new(1, 0));
+            settle(&subscription, &[outcome]);
+            subscription.settler.flush().await;
+            assert_eq!(subscription.watched(), 0);
+        }
+        assert_eq!(*source.acked.lock(), [EntryId::new(1, 0)]);
         subscription.closed.cancel();
         assert!(running.await.is_ok());
     }

@@ -6,7 +6,8 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 
-use crate::batch::Token;
+use crate::batch::{Origin, Token};
+use crate::entry::EntryId;
 use crate::error::Result;
 use crate::settle::Work;
 use crate::subscription::Subscription;
@@ -18,6 +19,10 @@ pub trait Source: Send + Sync + std::fmt::Debug + 'static {
     fn retries_in_place(&self) -> bool;
     /// An entry was let go of without a command: it stays pending for whoever recovers it.
     fn left(&self, token: &Token);
+    /// What a reader of this name left pending and has not been settled here since.
+    fn all_left(&self, _reader: &Origin) -> Vec<EntryId> {
+        Vec::new()
+    }
     /// A handler ended after its entry had become someone else's. `handled`: it would have been acknowledged.
     fn ended_late(&self, _token: &Token, _handled: bool) {}
     /// Check the server and make ready to read.

@@ -124,7 +124,8 @@ impl Subscription {
     /// Say what may come again and again: at most once a second, with how often it was left unsaid since.
     pub fn log_paced(&self, quiet: &Quiet, level: Level, what: impl FnOnce() -> String) {
         if let Some(unsaid) = quiet.allow(self.clock.now_ms()) {
-            self.log(level, &format!("{} ({unsaid} more like this)", what()));
+            let more = if unsaid == 0 { String::new() } else { format!(" ({unsaid} more like this)") };
+            self.log(level, &format!("{}{more}", what()));
         }
     }
 
@@ -192,6 +193,7 @@ impl Subscription {
 
     /// A settled entry stays pending. Where attempts are counted, the server is told first.
     fn leave(&self, token: &Token, outcome: Outcome) {
+        self.forget_watched(std::slice::from_ref(token));
         if self.source.counts_attempts() {
             self.settler.other(token.clone(), outcome);
         } else {
@@ -217,6 +219,7 @@ impl Subscription {
     pub fn keep(&self, token: &Token, after: Duration) -> Settled {
         let begun = self.begin_settle(token);
         if begun == Settled::Taken {
+            self.forget_watched(std::slice::from_ref(token));
             let since_ms = self.clock.now_ms();
             let due_ms = since_ms.saturating_add(u64::try_from(after.as_millis()).unwrap_or(u64::MAX));
             self.kept.add(Head { token: token.clone(), since_ms, due_ms });
@@ -256,15 +259,10 @@ impl Subscription {
         self.settler.answered(tokens.len());
         self.credits.give(done);
         self.source.moved_on();
-        if self.any_watched.load(Ordering::Acquire) {
-            let mut watched = self.watched.lock();
-            let ids: Vec<_> = tokens.iter().map(Token::id).filter(|id| watched.remove(id)).collect();
-            self.any_watched.store(!watched.is_empty(), Ordering::Release);
-            drop(watched);
-            if !ids.is_empty() {
-                let consumer = self.id;
-                self.events.post(Event::Acked { consumer, ids });
-            }
+        let ids = self.forget_watched(tokens);
+        if !ids.is_empty() {
+            let consumer = self.id;
+            self.events.post(Event::Acked { consumer, ids });
         }
     }
 
@@ -293,24 +291,44 @@ impl Subscription {
         self.any_watched.store(true, Ordering::Release);
     }
 
+    /// How many entries are watched.
+    #[cfg(test)]
+    pub(crate) fn watched(&self) -> usize {
+        self.watched.lock().len()
+    }
+
     /// These outcomes were refused: whoever waits for their acks waits no more.
     pub fn unwatch(&self, tokens: &[Token]) {
-        if tokens.is_empty() || !self.any_watched.load(Ordering::Acquire) {
-            return;
-        }
-        let mut watched = self.watched.lock();
-        let ids: Vec<_> = tokens.iter().map(Token::id).filter(|id| watched.remove(id)).collect();
-        drop(watched);
+        let ids = self.forget_watched(tokens);
         if !ids.is_empty() {
             let consumer = self.id;
             self.events.post(Event::Refused { consumer, ids });
         }
     }
 
+    /// Watch these entries no more. Returns those that were watched.
+    fn forget_watched(&self, tokens: &[Token]) -> Vec<EntryId> {
+        if !self.any_watched.load(Ordering::Acquire) {
+            return Vec::new();
+        }
+        let mut watched = self.watched.lock();
+        let ids = tokens.iter().map(Token::id).filter(|id| watched.remove(id)).collect();
+        self.any_watched.store(!watched.is_empty(), Ordering::Release);
+        ids
+    }
+
+    /// How many entries stay pending if nothing more happens here: those that are not done, and those that were left.
+    pub fn left_pending(&self) -> usize {
+        let mut ids: HashSet<_> = self.held.tokens().iter().map(Token::id).collect();
+        ids.extend(self.source.all_left(&self.origin));
+        ids.len()
+    }
+
     /// Someone else owns these entries now.
     pub fn lose(&self, tokens: &[Token]) {
-        let ids: Vec<_> = tokens.iter().filter(|token| token.lose()).map(Token::id).collect();
-        self.watched.lock().retain(|id| !ids.contains(id));
+        let lost: Vec<_> = tokens.iter().filter(|token| token.lose()).cloned().collect();
+        self.forget_watched(&lost);
+        let ids: Vec<_> = lost.iter().map(Token::id).collect();
         if !ids.is_empty() {
             self.kept.changed.notify_waiters();
             self.stats.lost.add(ids.len());

@@ -493,6 +493,11 @@ impl Consumer {
         PyList::new(py, tokens.iter().map(|token| EntryId(token.id())))
     }
 
+    /// How many entries it leaves pending, as far as this process knows.
+    fn left_pending(&self) -> usize {
+        self.subscription.left_pending()
+    }
+
     fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
         // A collection may interrupt whoever holds the lock on this very thread.
         if let Some(binding) = self.binding.try_lock()

@@ -4,6 +4,7 @@
 //! Fresh entries do not come here, unless the cap is one. An entry that waits here is held, renewed and handed back
 //! like one in a lane's queue, and nothing is counted of it.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -25,12 +26,16 @@ use crate::subscription::Subscription;
 
 /// How often to look whether one that runs alone, or those it waits for, have had their time.
 const AGAIN: Duration = Duration::from_secs(1);
+/// Entries that are remembered to have been refused, the latest ones.
+const MOST_REFUSED: usize = 10_000;
 
 /// Where redelivered entries of one subscription wait.
 #[derive(Debug)]
 pub(super) struct Gate {
     pub(super) cap: Cap,
     line: Mutex<Line>,
+    /// Entries whose outcome the server refused.
+    refused: Mutex<BTreeSet<EntryId>>,
     /// Something is in the line.
     busy: AtomicBool,
     wake: Notify,
@@ -44,6 +49,7 @@ impl Gate {
         Self {
             cap,
             line: Mutex::default(),
+            refused: Mutex::default(),
             busy: AtomicBool::new(false),
             wake: Notify::new(),
             empty: Notify::new(),
@@ -135,6 +141,21 @@ impl Gate {
         }
         let line = self.line.lock();
         tokens.map(Token::id).filter(|id| line.passed.contains_key(id)).collect()
+    }
+
+    /// The server refused the outcomes of these: they come back, and the refusal is said each time.
+    pub(super) fn note_refused(&self, ids: impl Iterator<Item = EntryId>) {
+        let mut refused = self.refused.lock();
+        refused.extend(ids);
+        while refused.len() > MOST_REFUSED {
+            refused.pop_first();
+        }
+    }
+
+    /// Those of these entries of which nothing was said yet.
+    fn unsaid(&self, tokens: &[Token]) -> Vec<Token> {
+        let refused = self.refused.lock();
+        tokens.iter().filter(|token| !refused.contains(&token.id())).cloned().collect()
     }
 
     /// Forget what is done.
@@ -311,13 +332,16 @@ fn give_up(subscription: &Subscription, gate: &Gate, tokens: &[Token]) {
         return;
     }
     subscription.stats.exhausted.add(given_up.len());
-    let text = format!(
-        "{} entries have used up their {} attempts and are given up, their handler is not called: {}",
-        given_up.len(),
-        gate.cap.attempts,
-        settlement::some_ids(&given_up)
-    );
-    subscription.log(Level::Error, &text);
+    let unsaid = gate.unsaid(&given_up);
+    if !unsaid.is_empty() {
+        let text = format!(
+            "{} entries have used up their {} attempts and are given up, their handler is not called: {}",
+            unsaid.len(),
+            gate.cap.attempts,
+            settlement::some_ids(&unsaid)
+        );
+        subscription.log(Level::Error, &text);
+    }
     for token in &given_up {
         subscription.settle(token, gate.cap.exhausted.clone());
         pass_over(subscription, token);

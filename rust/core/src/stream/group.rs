@@ -1,6 +1,6 @@
 //! One consumer group as this process knows it, over all its subscriptions.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -30,7 +30,8 @@ struct Marks {
     read: EntryId,
     /// The highest id that is known to be settled.
     acked: EntryId,
-    left: BTreeSet<EntryId>,
+    /// By whom it was read.
+    left: BTreeMap<EntryId, Arc<Origin>>,
     /// What was held when the group was made again: the new one gives it out once more.
     held_over: BTreeSet<EntryId>,
 }
@@ -155,9 +156,9 @@ impl Group {
         }
     }
 
-    pub(super) fn left(&self, id: EntryId) {
+    pub(super) fn left(&self, token: &Token) {
         let mut marks = self.marks.lock();
-        marks.left.insert(id);
+        marks.left.insert(token.id(), Arc::clone(&token.batch().origin));
         if marks.left.len() > MAX_LEFT {
             marks.left.pop_last();
         }
@@ -165,7 +166,13 @@ impl Group {
 
     /// What was left pending here and has not come back.
     pub(super) fn all_left(&self) -> Vec<EntryId> {
-        self.marks.lock().left.iter().copied().collect()
+        self.marks.lock().left.keys().copied().collect()
+    }
+
+    /// Of these, what a reader of this name left.
+    pub(super) fn left_by(&self, reader: &Origin) -> Vec<EntryId> {
+        let marks = self.marks.lock();
+        marks.left.iter().filter(|(_, by)| ***by == *reader).map(|(id, _)| *id).collect()
     }
 
     /// After which id a group that was lost must begin, so that nothing unsettled is skipped: behind the last
@@ -174,7 +181,7 @@ impl Group {
         let members: Vec<_> = self.members.lock().iter().filter_map(Weak::upgrade).collect();
         let held: BTreeSet<_> = members.iter().flat_map(|held| held.tokens()).map(|token| token.id()).collect();
         let mut marks = self.marks.lock();
-        let unsettled = [held.first().copied(), marks.left.first().copied()].into_iter().flatten().min();
+        let unsettled = [held.first().copied(), marks.left.keys().next().copied()].into_iter().flatten().min();
         let resume = unsettled.map_or(marks.acked, |id| id.previous().min(marks.acked));
         marks.held_over = held;
         resume
@@ -191,7 +198,7 @@ impl Group {
     /// Whether an entry that is read now was settled here while its group was being made again.
     pub(super) fn settled_over(&self, id: EntryId) -> bool {
         let mut marks = self.marks.lock();
-        marks.held_over.remove(&id) && !marks.left.contains(&id)
+        marks.held_over.remove(&id) && !marks.left.contains_key(&id)
     }
 
     /// Whether the group was made again while the entry was held, and has not given it out since.

@@ -83,7 +83,7 @@ async fn count(
     for ((head, order), verdict) in heads.iter().zip(&orders).zip(&verdicts) {
         if *verdict != Verdict::Done {
             if matches!(verdict, Verdict::Refused(_)) {
-                source.group.left(head.token.id());
+                source.group.left(&head.token);
             }
             source.group.forget_adopted(head.token.id());
             give_way(subscription, head);

@@ -249,11 +249,13 @@ impl Marks {
             return;
         }
         if let Some(error) = begun.failed {
-            self.fails(subscription, &error);
-        } else if !failing {
-            self.leave_too_many(source, subscription, &mut begun.waiting);
+            self.fails(subscription, &error, begun.waiting);
+        } else {
+            if !failing {
+                self.leave_too_many(source, subscription, &mut begun.waiting);
+            }
+            self.ledger.lock().waiting.extend(begun.waiting);
         }
-        self.ledger.lock().waiting.extend(begun.waiting);
         self.wake.notify_one();
         hand_on(source, subscription, found.ready);
     }
@@ -312,14 +314,16 @@ impl Marks {
             // Not begun and settled: a cap would count that as an attempt.
             if subscription.skip(&token) {
                 subscription.stats.left.add(1);
-                source.group.left(token.id());
+                source.group.left(&token);
             }
         }
     }
 
-    fn fails(&self, subscription: &Subscription, error: &Error) {
+    /// The store failed, and these entries wait for their marks from now on.
+    fn fails(&self, subscription: &Subscription, error: &Error, asked: Vec<Waiting>) {
         let (before, waiting) = {
             let mut ledger = self.ledger.lock();
+            ledger.waiting.extend(asked);
             (std::mem::replace(&mut ledger.failing, true), ledger.waiting.len())
         };
         subscription.stats.mark_errors.add(1);
@@ -355,7 +359,7 @@ impl Marks {
         }
         hand_on(source, subscription, begun.ready);
         if let Some(error) = begun.failed {
-            self.fails(subscription, &error);
+            self.fails(subscription, &error, Vec::new());
             return false;
         }
         finished && released

@@ -196,10 +196,14 @@ impl Source for StreamSource {
     }
 
     fn left(&self, token: &Token) {
-        self.group.left(token.id());
+        self.group.left(token);
         if let Some(marks) = &self.marks {
             marks.left(token.id());
         }
+    }
+
+    fn all_left(&self, reader: &Origin) -> Vec<EntryId> {
+        self.group.left_by(reader)
     }
 
     fn ended_late(&self, token: &Token, handled: bool) {

@@ -72,6 +72,8 @@ pub(super) async fn carry_out(source: &StreamSource, subscription: &Subscription
     subscription.unwatch(&refused);
     let failed = source.gate.as_ref().map(|gate| {
         let refused = orders.iter().zip(&verdicts).filter(|(_, verdict)| matches!(verdict, Verdict::Refused(_)));
+        let ends = |order: &Order| matches!(order.action, Action::Bury(_) | Action::Ack);
+        gate.note_refused(refused.clone().filter(|(order, _)| ends(order)).map(|(order, _)| order.token.id()));
         (gate, gate.ended(refused.map(|(order, _)| &order.token)))
     });
     let others = work.others.into_iter().filter(|(_, outcome)| !is_left(source, outcome));
@@ -85,7 +87,7 @@ pub(super) async fn carry_out(source: &StreamSource, subscription: &Subscription
     for (order, verdict) in orders.iter().zip(&verdicts) {
         let parked = matches!(order.action, Action::Park { .. }) && *verdict == Verdict::Done;
         if parked || matches!(verdict, Verdict::Refused(_)) {
-            source.group.left(order.token.id());
+            source.group.left(&order.token);
         }
     }
     subscription.complete(&work.acks);
