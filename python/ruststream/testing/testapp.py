@@ -343,7 +343,7 @@ class TestApp:
             stopped = all(one.finished_reading for one in self._stage.subscriptions)
             owed = any(one.stats()["unsettled"] for one in self._stage.subscriptions)
             if stopped and owed and not self._stage.suspended():
-                made.engine.step(_STEP_NS)
+                made.engine.step(_STEP_NS, 1)
 
     async def _clean(self, live: str) -> None:
         read = [one.subscriber for one in self._stage.subscriptions]
