@@ -60,7 +60,7 @@ async def test_a_duplicate_waits_for_the_one_that_is_handled(backend: Backend):
     async with backend(backend.app(handler, RECOVERING, workers=4, idempotency=Idempotent(ttl=60))) as t:
         for body in range(3):
             await t.publish(body, "s", headers={"message-id": "m"}, wait=False)
-        await t.advance(3 * MIN_IDLE, wait=False)
+        await t.advance(3 * MIN_IDLE)
         assert t.subscriber("main").values == [0], "its mark is renewed with its entry"
         release.set()
         await t.advance(MIN_IDLE)

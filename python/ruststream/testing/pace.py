@@ -274,11 +274,10 @@ class LivePace:
         for subscription in self._stage.subscriptions:
             subscriber = subscription.subscriber
             stats = subscription.stats()
-            if (
-                stats["queued"] > 0
-                or stats["unsettled"] > 0
-                or stats["running"] > sum(len(ids(ctx)) for ctx in subscription.suspended & held)
-            ):
+            mine = sum(len(ids(ctx)) for ctx in subscription.suspended & held)
+            # What waits for a mark may wait for one of the handlers that are not waited for.
+            waiting = stats["waiting"] if mine else 0
+            if stats["queued"] > waiting or stats["unsettled"] > 0 or stats["running"] > mine:
                 yield f"{subscription.name} has {stats}"
             if subscription.state != "reading":
                 yield f"{subscription.name} is {subscription.state}: {subscription.error}"
