@@ -1,4 +1,4 @@
-"""Stands between a client and its server, and cuts the connection at a chosen moment of a chosen request."""
+"""Stands between a client and its server: cuts the connection at a chosen moment of a chosen request, or holds replies."""
 
 import contextlib
 import socket
@@ -25,6 +25,10 @@ class Proxy:
         self._text: bytes | None = None
         self._when: When = "before"
         self._then: Callable[[], object] = lambda: None
+        self.holds = 0
+        """How many replies it has held back."""
+        self._held: bytes | None = None
+        self._released = threading.Event()
         self._lock = threading.Lock()
         self._sockets: list[socket.socket] = []
 
@@ -33,6 +37,16 @@ class Proxy:
         with self._lock:
             self._text, self._when, self._then = text, when, then
 
+    def hold_replies(self, text: bytes) -> None:
+        """Keep replies that hold this text from the client, and what follows them there, until they are released."""
+        self._released.clear()
+        self._held = text
+
+    def release_replies(self) -> None:
+        """Let them go, and hold no more."""
+        self._held = None
+        self._released.set()
+
     def __enter__(self) -> Self:
         """Begin."""
         threading.Thread(target=self._serve, daemon=True).start()
@@ -40,6 +54,7 @@ class Proxy:
 
     def __exit__(self, *_: object) -> None:
         """Close everything."""
+        self.release_replies()
         self._door.close()
         for each in self._sockets:
             _close(each)
@@ -53,7 +68,7 @@ class Proxy:
             server = socket.create_connection(self._address)
             self._sockets += [client, server]
             threading.Thread(target=self._forward, args=(client, server), daemon=True).start()
-            threading.Thread(target=_copy, args=(server, client), daemon=True).start()
+            threading.Thread(target=self._reply, args=(server, client), daemon=True).start()
 
     def _forward(self, client: socket.socket, server: socket.socket) -> None:
         try:
@@ -71,6 +86,16 @@ class Proxy:
         _close(client)
         _close(server)
 
+    def _reply(self, server: socket.socket, client: socket.socket) -> None:
+        try:
+            while data := server.recv(1 << 20):
+                if self._held is not None and self._held in data:
+                    self.holds += 1
+                    self._released.wait()
+                client.sendall(data)
+        except OSError:
+            pass
+
     def _cut(self, data: bytes, client: socket.socket, server: socket.socket) -> None:
         # Nothing more comes to the client from here on; what is sent to the server all the same, it carries out.
         client.shutdown(socket.SHUT_WR)
@@ -87,14 +112,6 @@ class Proxy:
         self._then()
         _close(client)
         _close(server)
-
-
-def _copy(source: socket.socket, target: socket.socket) -> None:
-    try:
-        while data := source.recv(1 << 20):
-            target.sendall(data)
-    except OSError:
-        pass
 
 
 def _close(each: socket.socket) -> None:

@@ -107,7 +107,7 @@ pub struct Order {
     pub token: Token,
     /// Who must own it for the order to be carried out.
     pub owner: Arc<Origin>,
-    /// The delivery count it must stand at.
+    /// The delivery count it must stand at; an ack goes by the owner alone.
     pub count: u32,
     /// What to do.
     pub action: Action,

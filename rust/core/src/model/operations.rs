@@ -73,10 +73,15 @@ impl Keyspace {
         })
     }
 
-    /// Acknowledge what stands as its order says. All orders are of one owner.
+    /// Acknowledge what is its order's owner's, whatever the count. All orders are of one owner.
     pub(super) fn checked_acks(&mut self, owner: &Origin, orders: &[&Order]) -> Vec<Verdict> {
+        let check = |owned| match owned {
+            None => Verdict::Gone,
+            Some(true) => Verdict::Done,
+            Some(false) => Verdict::Taken,
+        };
         let checked: Result<Vec<_>> =
-            orders.iter().map(|order| self.check(owner, order.token.id(), order.count)).collect();
+            orders.iter().map(|order| self.is_owned(owner, order.token.id()).map(check)).collect();
         let verdicts = match checked {
             Ok(verdicts) => verdicts,
             Err(error) => return vec![unacked(error); orders.len()],

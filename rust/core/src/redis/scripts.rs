@@ -17,7 +17,8 @@ macro_rules! script {
 }
 
 script!(
-    /// KEYS stream; ARGV group, consumer, then id and delivery count of each. One number per entry: 1 done, 0 gone, -1 taken.
+    /// KEYS stream; ARGV group, consumer, ids. One number per entry: 1 done, 0 gone, -1 taken. Whatever the count: a read of
+    /// this process may have raised it while the ack was on its way.
     ACK, "lua/pending.lua", "lua/ack.lua"
 );
 script!(

@@ -125,7 +125,9 @@ fn together_command(group: &Together, orders: &[Order], delay_key: &str) -> Cmd 
     }
     for order in held.iter().filter_map(|at| orders.get(*at)) {
         with_id(&mut command, order.token.id());
-        command.arg(order.count);
+        if *kind != Kind::Ack {
+            command.arg(order.count);
+        }
         if let Action::Park { delay, .. } = order.action {
             command.arg(milliseconds(delay));
         }

@@ -1,6 +1,6 @@
 //! Taking a read in: what is held already, gone, or meant for another group does not reach a lane.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use super::{Mode, StreamSource, settlement};
@@ -98,6 +98,8 @@ async fn park_again(source: &StreamSource, subscription: &Subscription, raw: &mu
 fn sift(source: &StreamSource, subscription: &Subscription, raw: &mut RawBatch) -> (Vec<EntryId>, Vec<Slot>) {
     let origin = &subscription.origin;
     let bytes = raw.bytes.clone();
+    let acked =
+        if raw.slots.iter().any(|slot| slot.earlier > 0) { source.group.overtaken.all() } else { HashSet::new() };
     let mut unwanted = Vec::new();
     let mut bodiless = Vec::new();
     raw.slots.retain(|slot| {
@@ -116,6 +118,10 @@ fn sift(source: &StreamSource, subscription: &Subscription, raw: &mut RawBatch) 
             if !held.is_lost() {
                 source.group.adopt(slot.id, Arc::clone(origin), slot.earlier.saturating_add(1));
             }
+            return false;
+        }
+        if slot.earlier > 0 && acked.contains(&slot.id) {
+            subscription.stats.duplicates.add(1);
             return false;
         }
         if source.group.settled_over(slot.id) {

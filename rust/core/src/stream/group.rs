@@ -8,6 +8,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
+use super::overtaken::Overtaken;
 use super::trim::Trimmer;
 use crate::batch::{Origin, Token};
 use crate::entry::EntryId;
@@ -47,6 +48,8 @@ pub struct Group {
     any_adopted: AtomicBool,
     /// Subscriptions whose loop does not turn.
     stalled: AtomicUsize,
+    /// Acks that overtake reads of pending entries.
+    pub(super) overtaken: Overtaken,
     /// Held by whichever subscription scans.
     pub(super) scan: tokio::sync::Mutex<Scan>,
     /// Rung when an entry was delayed here.
@@ -69,6 +72,7 @@ impl Default for Group {
             adopted: Mutex::default(),
             any_adopted: AtomicBool::new(false),
             stalled: AtomicUsize::new(0),
+            overtaken: Overtaken::default(),
             scan: tokio::sync::Mutex::new(Scan { cursor: EntryId::ZERO, due_ms: 0 }),
             delayed: Notify::new(),
             parking: tokio::sync::Mutex::default(),

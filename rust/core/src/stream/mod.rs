@@ -15,6 +15,7 @@ mod lease;
 mod line;
 mod marked;
 mod marks;
+mod overtaken;
 mod reader;
 mod scan;
 mod settings;

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use super::overtaken::Open;
 use super::scan::{self, Step};
 use super::{StreamSource, admit, lease};
 use crate::backoff::{Backoff, Quiet};
@@ -134,7 +135,21 @@ struct Turn {
     /// It was full of new entries: there is a backlog, and the next read may be asked for before this one is answered.
     backlog: bool,
     /// A read that was asked for ahead.
-    ahead: Option<Want>,
+    ahead: Option<Ask>,
+}
+
+/// A read that was asked for.
+#[derive(Debug)]
+struct Ask {
+    want: Want,
+    /// It may return pending entries.
+    open: Option<Open>,
+}
+
+impl Ask {
+    fn new(source: &StreamSource, want: Want) -> Self {
+        Self { want, open: want.claim.map(|_| Open::new(&source.group)) }
+    }
 }
 
 impl Turn {
@@ -144,15 +159,15 @@ impl Turn {
         subscription: &Arc<Subscription>,
         reader: &mut dyn EntryReader,
     ) -> Result<()> {
-        let want = match self.ahead.take() {
-            Some(want) => want,
+        let Ask { want, open } = match self.ahead.take() {
+            Some(ask) => ask,
             None => match self.next(source, subscription).await? {
-                Some(want) => want,
+                Some(want) => Ask::new(source, want),
                 None => return Ok(()),
             },
         };
         let ahead = self.look_ahead(source, subscription, want);
-        self.ahead = ahead;
+        self.ahead = ahead.map(|want| Ask::new(source, want));
         let asked_ms = subscription.clock.now_ms();
         let raw = answer(source, subscription, reader, want, ahead).await?;
         subscription.stats.reads.add(1);
@@ -167,7 +182,9 @@ impl Turn {
         self.backlog = full && claimed == 0;
         // The age of what a blocked read brought counts from its answer, of what was there from before it.
         let read_ms = if full { asked_ms } else { subscription.clock.now_ms() };
-        admit::admit(source, subscription, raw, read_ms).await.map(drop)
+        let admitted = admit::admit(source, subscription, raw, read_ms).await.map(drop);
+        drop(open);
+        admitted
     }
 
     /// The read after this one, where a backlog and the room for both allow it to be asked for at once.
@@ -230,7 +247,7 @@ impl Turn {
         subscription: &Arc<Subscription>,
         reader: &mut dyn EntryReader,
     ) -> Result<()> {
-        while let Some(want) = self.ahead.take() {
+        while let Some(Ask { want, open: _open }) = self.ahead.take() {
             let raw = answer(source, subscription, reader, want, None).await?;
             admit::admit(source, subscription, raw, subscription.clock.now_ms()).await?;
         }

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use super::StreamSource;
 use super::admit::{admit, note_bodiless};
+use super::overtaken::Open;
 use crate::batch::Token;
 use crate::entry::EntryId;
 use crate::error::Result;
@@ -53,6 +54,7 @@ pub(super) async fn step(source: &StreamSource, subscription: &Subscription, min
         return Ok(Step::Rest(pause));
     }
     let which = Pending::Idle(min_idle);
+    let _open = Open::new(&source.group);
     let scanned = source.store.scan(&subscription.origin, &which, page(source, scan.cursor, count)).await?;
     note_bodiless(source, subscription, scanned.deleted.len(), scanned.refused);
     admit(source, subscription, scanned.raw, began_ms).await?;
@@ -101,6 +103,7 @@ async fn own_pass(source: &StreamSource, subscription: &Subscription, uncounted:
         }
         let count = source.settings.count.min(subscription.credits.room()).max(1);
         let read_ms = subscription.clock.now_ms();
+        let _open = Open::new(&source.group);
         let scanned = source.store.scan(&subscription.origin, &which, page(source, from, count)).await?;
         note_bodiless(source, subscription, scanned.deleted.len(), scanned.refused);
         admit(source, subscription, scanned.raw, read_ms).await?;

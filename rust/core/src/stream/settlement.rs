@@ -26,7 +26,7 @@ pub(super) async fn carry_out(source: &StreamSource, subscription: &Subscription
     if let Some(marks) = &source.marks {
         marks.settle(subscription, work).await?;
     }
-    let (plain, mut orders) = split(source, subscription, work);
+    let (mut plain, mut orders) = split(source, subscription, work);
     let mut left = Vec::new();
     for (token, outcome) in &work.others {
         match outcome {
@@ -78,6 +78,11 @@ pub(super) async fn carry_out(source: &StreamSource, subscription: &Subscription
     });
     let others = work.others.into_iter().filter(|(_, outcome)| !is_left(source, outcome));
     let others: Vec<_> = others.map(|(token, _)| token).collect();
+    let acked = |(order, verdict): (&Order, &Verdict)| {
+        (order.action == Action::Ack && *verdict == Verdict::Done).then(|| order.token.id())
+    };
+    plain.extend(orders.iter().zip(&verdicts).filter_map(acked));
+    source.group.overtaken.acked(plain);
     source.group.acked(&work.acks);
     source.group.acked(&others);
     // Before they are let go: a group that is made again meanwhile begins before what is held or was left.

@@ -1,7 +1,10 @@
-local results = standings(KEYS[1], ARGV[1], ARGV[2], 3, 2)
-local ack = {'XACK', KEYS[1], ARGV[1]}
-for nth, result in ipairs(results) do
-  if result == 1 then ack[#ack + 1] = ARGV[nth * 2 + 1] end
+local stream, group, consumer = KEYS[1], ARGV[1], ARGV[2]
+local ids = {unpack(ARGV, 3)}
+local rows = rows_of(stream, group, ids)
+local results, ack = {}, {'XACK', stream, group}
+for nth, id in ipairs(ids) do
+  results[nth] = verdict(rows[id], consumer, nil)
+  if results[nth] == 1 then ack[#ack + 1] = id end
 end
 call_if_more(ack, 3)
 return results

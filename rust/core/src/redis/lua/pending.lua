@@ -26,11 +26,12 @@ local function rows_of(stream, group, ids)
   return rows
 end
 
--- 1: pending under this consumer's name at this count; 0: not pending; -1: it is another's, or was delivered once more.
+-- 1: pending under this consumer's name, and at this count where there is one; 0: not pending; -1: it is another's, or was
+-- delivered once more.
 local function verdict(row, consumer, count)
   if not row then return 0 end
-  if row[2] == consumer and math.min(row[4], 4294967295) == tonumber(count) then return 1 end
-  return -1
+  local counts = count == nil or math.min(row[4], 4294967295) == tonumber(count)
+  return row[2] == consumer and counts and 1 or -1
 end
 
 local function standing(stream, group, consumer, id, count)

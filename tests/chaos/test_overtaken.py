@@ -1,0 +1,64 @@
+"""Acks and reads of pending entries go by connections of their own: whichever comes first, no entry is handled twice."""
+
+import pytest
+
+from chaos.ledger import add_ids, pending
+from chaos.places import places
+from chaos.proxy import Proxy
+from chaos.service import GROUP, STREAM
+from eventually import eventually
+
+# A scan goes by the same connection as acks, in their order: only CLAIM has one of its own.
+CLAIMING = places("claiming-8.10", "recovering-8.10")
+EVERYWHERE = CLAIMING | places("recovering-7.0", "recovering-valkey", "new+reclaim-8.2")
+OPTIONS = {"min_idle": 30, "block": 0.2}
+
+
+@pytest.fixture(params=list(EVERYWHERE))
+def place(request, make_server, make_witness):
+    name, modes = EVERYWHERE[request.param]
+    server = make_server(name)
+    return server, make_witness(server), modes
+
+
+@pytest.mark.parametrize("place", list(CLAIMING), indirect=True)
+def test_a_reply_that_its_ack_overtook_is_not_handled(place, start_worker, note):
+    """B032: read again by its own process while its handler ends; the reply comes after the ack has been answered."""
+    server, witness, modes = place
+    with Proxy(server) as proxy:
+        worker = start_worker(server, *modes, url=proxy.url, options=OPTIONS, hold=["effect:1"]).started()
+        ids = add_ids(witness, 1)
+        worker.at("effect:1")
+        proxy.hold_replies(ids[1].encode())
+        consumer = pending(witness)[ids[1]].consumer
+        # As if nobody had renewed it: its own process claims it once more.
+        witness.xclaim(STREAM, GROUP, consumer, 0, [ids[1]], idle=60_000, justid=True)
+        eventually(lambda: proxy.holds)
+        worker.go()
+        eventually(lambda: not pending(witness))
+        eventually(lambda: sum(each["counts"]["acked"] for each in worker.health()["subscriptions"]) == 1)
+        proxy.release_replies()
+        add_ids(witness, 2)
+        eventually(lambda: not pending(witness) and len(worker.effects) >= 2)
+
+    assert sorted(effect.payment for effect in worker.effects) == [1, 2]
+    duplicates = sum(each["counts"]["duplicates"] for each in worker.health()["subscriptions"])
+    assert duplicates == 1
+    note(replies_held=proxy.holds, duplicates=duplicates)
+
+
+def test_an_ack_finds_its_entry_delivered_once_more_to_its_own_process(place, start_worker):
+    """The read was first, and raised the count; the ack, which is sent again by owner, removes the entry all the same."""
+    server, witness, modes = place
+    with Proxy(server) as proxy:
+        worker = start_worker(server, *modes, url=proxy.url, options=OPTIONS, hold=["effect:1"]).started()
+        ids = add_ids(witness, 1)
+        worker.at("effect:1")
+        consumer = pending(witness)[ids[1]].consumer
+        witness.xclaim(STREAM, GROUP, consumer, 0, [ids[1]])
+        proxy.cut_at(b"XACK", "before")
+        worker.go()
+        eventually(lambda: not pending(witness))
+
+    assert proxy.cuts == 1
+    assert [effect.payment for effect in worker.effects] == [1]
