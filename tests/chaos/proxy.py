@@ -1,4 +1,4 @@
-"""Stands between a client and its server: cuts the connection at a chosen moment of a chosen request, or holds replies."""
+"""Stands between a client and its server: cuts connections at a chosen moment of a request, holds replies."""
 
 import contextlib
 import socket

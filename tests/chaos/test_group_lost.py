@@ -113,5 +113,5 @@ def test_a_key_of_another_type_is_waited_out_quietly(name, make_server, make_wit
     for flow in flows:
         all_settled([flow], 1, 2, 3)
         assert flow.posted() == {1: 1, 2: 1, 3: 1}
-        assert flow.worker.state() == "reading"
+        eventually(lambda flow=flow: flow.worker.state() == "reading")
         assert pending(witness, stream=flow.stream) == {}

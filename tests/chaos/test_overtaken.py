@@ -1,4 +1,4 @@
-"""Acks and reads of pending entries go by connections of their own: whichever comes first, no entry is handled twice."""
+"""Acks and reads of pending entries have connections of their own: whichever is first, no entry is handled twice."""
 
 import pytest
 
@@ -48,7 +48,7 @@ def test_a_reply_that_its_ack_overtook_is_not_handled(place, start_worker, note)
 
 
 def test_an_ack_finds_its_entry_delivered_once_more_to_its_own_process(place, start_worker):
-    """The read was first, and raised the count; the ack, which is sent again by owner, removes the entry all the same."""
+    """The read was first, and raised the count; the ack, sent again by owner, removes the entry all the same."""
     server, witness, modes = place
     with Proxy(server) as proxy:
         worker = start_worker(server, *modes, url=proxy.url, options=OPTIONS, hold=["effect:1"]).started()

@@ -43,7 +43,7 @@ def kept_out(flows, witness, forbid, allow, note, **figures):
     assert all(used < 0.15 for used in cpu.values()), cpu
     for flow in flows:
         assert flow.posted() == {1: 1, 2: 1, 3: 1}
-        assert flow.worker.state() == "reading"
+        eventually(lambda flow=flow: flow.worker.state() == "reading")
         assert "sesame" not in flow.worker.log
     return attempts, errors
 

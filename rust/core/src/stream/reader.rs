@@ -29,9 +29,9 @@ const UNHEALTHY: Duration = Duration::from_millis(250);
 pub(super) async fn run(source: &StreamSource, subscription: &Arc<Subscription>) -> Result<()> {
     let mut backoff = source.settings.reconnect.clone();
     let quiet = Quiet::default();
-    let mut again = false;
+    let (mut again, mut refused) = (false, false);
     loop {
-        let reading = connected(source, subscription, again, &mut backoff);
+        let reading = connected(source, subscription, again, refused, &mut backoff);
         let patience = async {
             subscription.stop.cancelled().await;
             subscription.clock.sleep(LAST_ANSWER).await;
@@ -51,7 +51,7 @@ pub(super) async fn run(source: &StreamSource, subscription: &Arc<Subscription>)
                 subscription.describe()
             )));
         }
-        again = true;
+        (again, refused) = (true, !error.is_lost());
         subscription.stats.read_errors.add(1);
         let wait = backoff.wait();
         if wait > UNHEALTHY || !error.is_lost() {
@@ -70,6 +70,7 @@ async fn connected(
     source: &StreamSource,
     subscription: &Arc<Subscription>,
     again: bool,
+    mut refused: bool,
     backoff: &mut Backoff,
 ) -> Result<()> {
     let origin = &subscription.origin;
@@ -90,11 +91,19 @@ async fn connected(
     if source.settings.mode == super::Mode::New && own_may_wait {
         scan::own(source, subscription, again).await?;
     }
-    subscription.post_state(State::Reading);
+    // What the server refused before, it may refuse again: then only a read that it answers says otherwise.
+    if !refused {
+        subscription.post_state(State::Reading);
+    }
     let mut turn = Turn::default();
     while !subscription.stop.is_cancelled() {
         match turn.take(source, subscription, reader.as_mut()).await {
-            Ok(()) => backoff.reset(),
+            Ok(()) => {
+                backoff.reset();
+                if std::mem::take(&mut refused) {
+                    subscription.post_state(State::Reading);
+                }
+            }
             Err(error @ Error::NoGroup(_)) if source.settings.recreate_group => {
                 subscription.stats.read_errors.add(1);
                 subscription.log(Level::Warning, &format!("the group is gone ({error})"));
