@@ -44,6 +44,26 @@ async def test_a_delay_outlives_its_process(backend: Backend):
         assert (first.consumer, second.consumer, second.delivery_count) == ("main-1", "main-2", 2)
 
 
+async def test_a_head_that_is_kept_outlives_its_process(backend: Backend):
+    """order="strict": nobody has it while it is held; after a crash it comes back when it is due, and not before."""
+
+    async def handler(body: int, ctx: Context):
+        return retry(after=3 * MIN_IDLE) if ctx.delivery_count == 1 else None
+
+    async with backend(backend.app(handler, RECOVERING, by_key=True, order="strict")) as t:
+        await t.publish(1, "s", key="k")
+        await t.advance(MIN_IDLE / 2)
+        await t.crash("main")
+        await t.advance(MIN_IDLE * 1.5)
+        if backend.is_model:
+            t.subscriber("main").assert_called(1)
+        await t.advance(MIN_IDLE)
+        first, second = t.subscriber("main").assert_called(2).calls
+        assert (first.consumer, second.consumer, second.delivery_count) == ("main-1", "main-2", 2)
+        # As above: a claimer may take it at the moment it falls due.
+        assert second.idle >= MIN_IDLE * 0.95
+
+
 async def test_a_backoff_delays_what_stays_pending(backend: Backend):
     async def handler(body: int, ctx: Context):
         return retry() if ctx.delivery_count < 3 else None

@@ -10,6 +10,7 @@ from eventually import eventually_async
 from ruststream import Backoff, Context, RustStream, drop, retry
 from ruststream.redis import RedisStream
 
+DELAYED = "{s}:g:delayed"
 MODES = {
     "recovering": lambda **options: RedisStream.recovering("s", group="g", min_idle=0.3, start_id="0", **options),
     "new": lambda **options: RedisStream("s", group="g", start_id="0", **options),
@@ -203,12 +204,100 @@ async def test_a_stop_gives_waiting_heads_their_delay(any_server, make_broker, s
     async with app:
         stream.add_numbered(1, 3)
         await eventually_async(lambda: app.health().subscriptions[0].counts["in_flight"] == 3)
-    assert stream.client.zcard("{s}:g:delayed") == 1
+    assert stream.client.zcount(DELAYED, 0, "+inf") == 1
     async with RustStream("second", second):
         await eventually_async(lambda: (1, 2) in seen)
         await eventually_async(lambda: stream.pending_ids() == [])
 
     assert sum(number == 1 for number, _ in seen) == 1
+    await eventually_async(lambda: not stream.client.exists(DELAYED))
+
+
+async def test_a_head_that_waits_for_long_is_noted_and_handed_to_nobody(any_server, make_broker, stream, source):
+    """The server knows its due time; two processes have timers for it, and none takes it from its living holder."""
+    first, second, runs, notes = make_broker(), make_broker(), [], []
+
+    def handler(name):
+        async def handle(number: int, ctx: Context):
+            runs.append((name, number, ctx.delivery_count, stream.client.zcard(DELAYED)))
+            return retry(after=0.7) if ctx.delivery_count < 3 else None
+
+        return handle
+
+    for name, broker in (("first", first), ("second", second)):
+        broker.add_subscriber(source(), handler(name), by_key=True, order="strict")
+    async with RustStream("first", first), RustStream("second", second):
+        stream.add("1", redis_partition_key="k")
+        for count in (1, 2):
+            await eventually_async(lambda count=count: len(runs) == count)
+            notes += await eventually_async(lambda: stream.client.zrange(DELAYED, 0, -1, withscores=True))
+        await eventually_async(lambda: stream.pending_ids() == [])
+
+    holder = runs[0][0]
+    assert runs == [(holder, 1, count, 0) for count in (1, 2, 3)], "it is noted no more once it runs"
+    assert all(score < 0 for _, score in notes)
+    assert not stream.client.exists(DELAYED)
+
+
+async def test_a_wait_that_a_hold_outlasts_is_not_noted(broker, stream):
+    """What nobody else could get before it is due costs the server nothing but its run."""
+    runs, notes = [], []
+    source = RedisStream.recovering("s", group="g", min_idle=30, start_id="0")
+
+    @broker.subscriber(source, by_key=True, order="strict")
+    async def handle(number: int, ctx: Context):
+        runs.append(ctx.delivery_count)
+        notes.append(stream.client.exists(DELAYED))
+        return retry(after=0.3) if ctx.delivery_count < 3 else None
+
+    async with RustStream("test", broker):
+        stream.add("1", redis_partition_key="k")
+        while len(runs) < 3:
+            notes.append(stream.client.exists(DELAYED))
+            await asyncio.sleep(0.01)
+
+    assert runs == [1, 2, 3]
+    assert set(notes) == {0}
+
+
+@pytest.mark.parametrize("how", ["acked", "taken"])
+async def test_the_note_of_a_head_that_someone_else_has_goes(broker, stream, how):
+    """Settled or claimed by a consumer that knows nothing of due times: nothing of its wait is left."""
+    source = RedisStream.recovering("s", group="g", min_idle=0.6, start_id="0")
+
+    @broker.subscriber(source, by_key=True, order="strict")
+    async def handle(number: int, ctx: Context):
+        return retry(after=0.5) if ctx.delivery_count == 1 else None
+
+    async with RustStream("test", broker):
+        stream.add("1", redis_partition_key="k")
+        await eventually_async(lambda: stream.client.exists(DELAYED))
+        [entry] = stream.pending_ids()
+        if how == "taken":
+            stream.claim("thief", entry)
+        else:
+            stream.client.xack("s", "g", entry)
+        await eventually_async(lambda: not stream.client.exists(DELAYED))
+
+
+async def test_a_note_that_the_server_refuses_is_said_and_the_head_runs(broker, stream, caplog):
+    """`delay_key` is of another type: the wait goes on here all the same, and its key keeps its order."""
+    calls = []
+    stream.client.set(DELAYED, "text")
+    source = RedisStream.recovering("s", group="g", min_idle=0.3, start_id="0")
+
+    @broker.subscriber(source, by_key=True, order="strict")
+    async def handle(number: int, ctx: Context):
+        calls.append(number)
+        return retry(after=0.4) if ctx.delivery_count < 3 and number == 1 else None
+
+    stream.add_numbered(1, 2)
+    async with RustStream("test", broker):
+        await eventually_async(lambda: len(calls) == 4)
+        await eventually_async(lambda: stream.pending_ids() == [])
+
+    assert calls == [1, 1, 1, 2]
+    assert "refused the due times of 1 entries that wait here" in caplog.text
 
 
 async def test_many_heads_at_once_keep_their_orders(broker, stream, source):

@@ -19,10 +19,15 @@ pub struct Head {
     pub due_ms: u64,
 }
 
-/// The heads of one subscription's keys that wait, by when they are due.
+/// By when they are due.
+type Waiting = BTreeMap<(u64, EntryId), Head>;
+
+/// The heads of one subscription's keys that wait.
 #[derive(Debug, Default)]
 pub struct Kept {
-    heads: Mutex<BTreeMap<(u64, EntryId), Head>>,
+    heads: Mutex<Waiting>,
+    /// Those that nobody has asked for as new ones.
+    new: Mutex<Vec<(u64, EntryId)>>,
     /// Rung when one was added, or lost.
     pub(crate) changed: Notify,
 }
@@ -30,8 +35,17 @@ pub struct Kept {
 impl Kept {
     /// Keep one.
     pub(crate) fn add(&self, head: Head) {
-        self.heads.lock().insert((head.due_ms, head.token.id()), head);
+        let place = (head.due_ms, head.token.id());
+        self.heads.lock().insert(place, head);
+        self.new.lock().push(place);
         self.changed.notify_waiters();
+    }
+
+    /// Those that were added since the last time this was asked, as far as they still wait.
+    pub(crate) fn take_new(&self) -> Vec<Head> {
+        let new = std::mem::take(&mut *self.new.lock());
+        let heads = self.heads.lock();
+        new.iter().filter_map(|place| heads.get(place).cloned()).collect()
     }
 
     /// Those that are due, or someone else's by now.
@@ -52,5 +66,37 @@ impl Kept {
     /// All that wait.
     pub(crate) fn take_all(&self) -> Vec<Head> {
         std::mem::take(&mut *self.heads.lock()).into_values().collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::batch::{Batch, Origin, RawBatch};
+    use crate::entry::Slot;
+
+    fn head(id: u64, due_ms: u64) -> Head {
+        let [subscription, stream, group, consumer] = ["t", "s", "g", "c"].map(str::to_owned);
+        let origin = Arc::new(Origin { subscription, stream, group, consumer });
+        let raw = RawBatch { slots: vec![Slot::new(EntryId::new(id, 0))], ..RawBatch::default() };
+        Head { token: Token::new(Batch::new(raw, origin, 0), 0), since_ms: 0, due_ms }
+    }
+
+    fn ids(heads: &[Head]) -> Vec<u64> {
+        heads.iter().map(|head| head.token.id().ms).collect()
+    }
+
+    #[test]
+    fn a_new_head_is_told_once_while_it_waits() {
+        let kept = Kept::default();
+        for (id, due_ms) in [(1, 30), (2, 10), (3, 20)] {
+            kept.add(head(id, due_ms));
+        }
+        assert_eq!((ids(&kept.take_due(10)), kept.next_ms()), (vec![2], Some(20)));
+        assert_eq!((ids(&kept.take_new()), ids(&kept.take_new())), (vec![1, 3], vec![]));
+        kept.add(head(4, 40));
+        assert_eq!((ids(&kept.take_all()), ids(&kept.take_new())), (vec![3, 1, 4], vec![]));
     }
 }

@@ -136,6 +136,10 @@ pub enum Action {
         /// It was sent before, and nobody knows whether it was carried out: if so, its due time stays.
         resent: bool,
     },
+    /// It stays pending, with its owner, who runs it again after so long. Its due time goes into the sorted set of
+    /// delayed entries, for whoever claims it should the owner be gone by then; it is not handed over from there.
+    /// `Again` removes it. What an earlier order has put there stays.
+    Keep(Duration),
     /// A reply to a stream's end, and off the pending list, in one step.
     Reply(Arc<Append>),
     /// A letter in its place, and off the pending list, in one step.

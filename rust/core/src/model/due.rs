@@ -15,6 +15,8 @@ use crate::store::{Action, Look, Order, Parked, Verdict};
 
 /// Raised counts that a look for a parked entry sees through: claimers that died before they looked.
 const BACK: u32 = 4;
+/// Due times of kept entries that a look for stale ones looks at.
+const SWEPT: usize = 10;
 
 /// Delayed entries that were due.
 #[derive(Debug, Default)]
@@ -54,8 +56,8 @@ impl Keyspace {
             let verdict = self.check(owner, id, order.count)?;
             if verdict == Verdict::Done {
                 let member = delayed::parked(id, &owner.group, order.count);
-                // Sent before, and carried out then: it keeps its due time.
-                if !resent || self.zscore(delay_key, &member)?.is_none() {
+                // Sent before, and carried out then: it keeps its due time. One with a minus is from when it was kept.
+                if !resent || self.zscore(delay_key, &member)?.is_none_or(|before| before < 0.0) {
                     self.zadd(delay_key, delayed::score(self.now(), delay), &member)?;
                 }
                 mine.push(id);
@@ -70,11 +72,11 @@ impl Keyspace {
     }
 
     /// Count a delivery more of what stands as its order says. `resent`: or stands so already.
-    pub(super) fn count_again(&mut self, owner: &Origin, order: &Order, resent: bool) -> Verdict {
-        self.try_count_again(owner, order, resent).unwrap_or_else(Verdict::Refused)
+    pub(super) fn count_again(&mut self, owner: &Origin, order: &Order, resent: bool, delay_key: &str) -> Verdict {
+        self.try_count_again(owner, order, resent, delay_key).unwrap_or_else(Verdict::Refused)
     }
 
-    fn try_count_again(&mut self, owner: &Origin, order: &Order, resent: bool) -> Result<Verdict> {
+    fn try_count_again(&mut self, owner: &Origin, order: &Order, resent: bool, delay_key: &str) -> Result<Verdict> {
         let id = order.token.id();
         let mut verdict = self.check(owner, id, order.count)?;
         if verdict == Verdict::Taken && resent {
@@ -85,16 +87,74 @@ impl Keyspace {
             if self.xclaim(&owner.stream, &owner.group, &owner.consumer, &claim, &[id])?.is_empty() {
                 verdict = Verdict::Gone;
             }
+            // It waits no more. A key of another type holds no due time of it either.
+            let _ = self.zrem(delay_key, &delayed::parked(id, &owner.group, order.count));
         }
         Ok(verdict)
+    }
+
+    /// Write down when what its holder keeps is due, for whoever claims it should the holder be gone. The score has a
+    /// minus before it: no timer hands it over. All orders are of one owner.
+    pub(super) fn keep(&mut self, owner: &Origin, orders: &[&Order], delay_key: &str) -> Vec<Verdict> {
+        self.try_keep(owner, orders, delay_key).unwrap_or_else(|error| vec![Verdict::Refused(error); orders.len()])
+    }
+
+    fn try_keep(&mut self, owner: &Origin, orders: &[&Order], delay_key: &str) -> Result<Vec<Verdict>> {
+        let mut verdicts = Vec::new();
+        for order in orders {
+            let (&Action::Keep(delay), id) = (&order.action, order.token.id()) else {
+                continue;
+            };
+            let verdict = self.check(owner, id, order.count)?;
+            let member = delayed::parked(id, &owner.group, order.count);
+            // What was written before stays: that is this very due time, or the entry was parked meanwhile.
+            if verdict == Verdict::Done && self.zscore(delay_key, &member)?.is_none() {
+                self.zadd(delay_key, -delayed::score(self.now(), delay), &member)?;
+            }
+            verdicts.push(verdict);
+        }
+        Ok(verdicts)
+    }
+
+    /// Remove what is left of kept entries that were due, and are not pending any more or were delivered once more.
+    /// Some at a time, the oldest first. Returns how many members were no entries of ours, and were put aside.
+    fn sweep_kept(&mut self, origin: &Origin, delay_key: &str) -> Result<usize> {
+        let from = -score(self.now(), Duration::from_millis(1));
+        let due = self.zrange_within(delay_key, from..0.0, 0, usize::MAX)?;
+        let mut strange = 0;
+        for (member, _) in due.iter().rev().take(SWEPT) {
+            match delayed::read(member) {
+                Member::Parked { id, group, count: kept_at } if group == origin.group.as_bytes() => {
+                    let pending = self.pending_if_any(origin, id)?;
+                    if pending.is_none_or(|pending| count(&pending) != kept_at) {
+                        self.zrem(delay_key, member)?;
+                    }
+                }
+                Member::Parked { .. } => {}
+                Member::Copy(_) | Member::Strange => {
+                    self.zadd(delay_key, f64::INFINITY, member)?;
+                    strange += 1;
+                }
+            }
+        }
+        Ok(strange)
+    }
+
+    /// Without the group nothing is pending.
+    fn pending_if_any(&self, origin: &Origin, id: EntryId) -> Result<Option<PendingEntry>> {
+        match self.pending_entry(&origin.stream, &origin.group, id) {
+            Err(Error::NoGroup(_)) => Ok(None),
+            pending => pending,
+        }
     }
 
     /// Move copies that are due to the stream's end, and take over parked entries of the group that are.
     pub(super) fn due(&mut self, origin: &Origin, delay_key: &str, look: Look) -> Result<Handed> {
         let now = self.now();
         let whole = score(now, Duration::ZERO);
-        let due = self.zrange_below(delay_key, whole + 1.0, look.offset, look.limit)?;
-        let mut handed = Handed { seen: due.len(), ..Handed::default() };
+        let due = self.zrange_within(delay_key, 0.0..whole + 1.0, look.offset, look.limit)?;
+        let strange = self.sweep_kept(origin, delay_key)?;
+        let mut handed = Handed { seen: due.len(), strange, ..Handed::default() };
         for (member, score) in &due {
             match delayed::read(member) {
                 Member::Copy(fields) => {
@@ -128,11 +188,7 @@ impl Keyspace {
         handed: &mut Handed,
     ) -> Result<()> {
         let Origin { stream, group, consumer, .. } = origin;
-        let pending = match self.pending_entry(stream, group, id) {
-            Err(Error::NoGroup(_)) => None,
-            pending => pending?,
-        };
-        let Some(pending) = pending.filter(|pending| count(pending) == parked_at) else {
+        let Some(pending) = self.pending_if_any(origin, id)?.filter(|pending| count(pending) == parked_at) else {
             // Settled meanwhile, or somebody's who was not told of its delay.
             self.zrem(delay_key, member)?;
             return Ok(());
@@ -170,7 +226,7 @@ impl Keyspace {
         if self.group(&origin.stream, &origin.group)?.is_some() {
             return Ok(None);
         }
-        let members = self.zrange_below(delay_key, f64::INFINITY, offset, limit)?;
+        let members = self.zrange_within(delay_key, f64::NEG_INFINITY..f64::INFINITY, offset, limit)?;
         let mut stay = 0;
         for (member, _) in &members {
             match delayed::read(member) {
@@ -211,20 +267,17 @@ impl Keyspace {
         (member, score): (&[u8], f64),
         parked_at: u32,
     ) -> Result<Parked> {
-        let now = self.now();
+        let (now, kept, score) = (self.now(), score < 0.0, score.abs());
         if time(score) <= now {
             self.zrem(delay_key, member)?;
             let idle = i64::try_from(slot.idle_ms).unwrap_or(i64::MAX);
             return Ok(Parked::Due(u64::try_from(delayed::lain(score, now, idle)).unwrap_or(0)));
         }
         let Origin { stream, group, consumer, .. } = origin;
-        let pending = match self.pending_entry(stream, group, slot.id) {
-            Err(Error::NoGroup(_)) => None,
-            pending => pending?,
-        };
+        let pending = self.pending_if_any(origin, slot.id)?;
         let earlier = i64::from(slot.earlier);
         if pending.is_some_and(|pending| pending.consumer == *consumer && count(&pending) == earlier + 1) {
-            if parked_at != slot.earlier {
+            if kept || parked_at != slot.earlier {
                 self.zrem(delay_key, member)?;
                 self.zadd(delay_key, score, &delayed::parked(slot.id, group, slot.earlier))?;
             }
@@ -234,3 +287,7 @@ impl Keyspace {
         Ok(Parked::Early)
     }
 }
+
+#[cfg(test)]
+#[path = "due_tests.rs"]
+mod tests;

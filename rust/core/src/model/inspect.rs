@@ -49,7 +49,7 @@ impl Inspect for ModelStore {
         self.model().run(|keyspace| {
             #[expect(clippy::cast_precision_loss, reason = "scores are floating point numbers on the server too")]
             let behind_now = keyspace.now() as f64 + 1.0;
-            Ok(keyspace.zrange_below(delay_key, behind_now, 0, usize::MAX)?.len())
+            Ok(keyspace.zrange_within(delay_key, 0.0..behind_now, 0, usize::MAX)?.len())
         })
     }
 

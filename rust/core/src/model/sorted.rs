@@ -1,6 +1,7 @@
 //! Sorted sets, as far as delayed entries need them.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 
 use super::keyspace::Keyspace;
 use super::refusal;
@@ -98,10 +99,17 @@ impl Keyspace {
         Ok(self.sorted(key)?.and_then(|sorted| sorted.scores.get(member)).map(|score| score.0))
     }
 
-    /// `ZRANGEBYSCORE key -inf (below WITHSCORES LIMIT offset limit`.
-    pub fn zrange_below(&self, key: &str, below: f64, offset: usize, limit: usize) -> Result<Vec<(Vec<u8>, f64)>> {
+    /// `ZRANGEBYSCORE key scores.start (scores.end WITHSCORES LIMIT offset limit`.
+    pub fn zrange_within(
+        &self,
+        key: &str,
+        scores: Range<f64>,
+        offset: usize,
+        limit: usize,
+    ) -> Result<Vec<(Vec<u8>, f64)>> {
         let members = self.sorted(key)?.into_iter().flat_map(SortedSet::iter);
-        let due = members.take_while(|(_, score)| *score < below).skip(offset).take(limit);
+        let within = members.skip_while(|(_, score)| *score < scores.start);
+        let due = within.take_while(|(_, score)| *score < scores.end).skip(offset).take(limit);
         Ok(due.map(|(member, score)| (member.to_owned(), score)).collect())
     }
 
@@ -146,7 +154,9 @@ mod tests {
         assert_eq!(members(&keyspace, 0, -1), ["m", "n", "z", "a", "b"]);
         assert_eq!(keyspace.zadd("z", 3.0, b"a"), Ok(false));
         assert_eq!((members(&keyspace, -2, 9), members(&keyspace, 3, 1)), (vec!["b".into(), "a".into()], vec![]));
-        assert_eq!(keyspace.zrange_below("z", 1.0, 1, 2), Ok(vec![(b"n".to_vec(), -0.0)]));
+        let within = |scores| keyspace.zrange_within("z", scores, 1, 2);
+        assert_eq!(within(f64::NEG_INFINITY..1.0), Ok(vec![(b"n".to_vec(), -0.0)]));
+        assert_eq!((within(1.0..2.0), within(0.5..2.5)), (Ok(vec![]), Ok(vec![(b"b".to_vec(), 2.0)])));
         assert_eq!((keyspace.zscore("z", b"z"), keyspace.zscore("z", b"none")), (Ok(Some(1.0)), Ok(None)));
         assert_eq!((keyspace.zfirst_from("z", 1.5), keyspace.zfirst_from("z", 3.5)), (Ok(Some(2.0)), Ok(None)));
         assert_eq!((keyspace.zrem("z", b"m"), keyspace.zrem("z", b"m")), (Ok(true), Ok(false)));

@@ -200,7 +200,7 @@ impl StreamStore for ModelStore {
                 let counts = |action: &Action| *action == Action::Again { resent: again };
                 for (owner, held) in by_owner(orders, counts) {
                     for at in held {
-                        verdicts[at] = keyspace.count_again(&owner, &orders[at], again);
+                        verdicts[at] = keyspace.count_again(&owner, &orders[at], again, delay_key);
                     }
                 }
             }
@@ -213,9 +213,15 @@ impl StreamStore for ModelStore {
                     }
                 }
             }
+            for (owner, held) in by_owner(orders, |action| matches!(action, Action::Keep(_))) {
+                let kept: Vec<_> = held.iter().map(|at| &orders[*at]).collect();
+                for (at, verdict) in held.iter().zip(keyspace.keep(&owner, &kept, delay_key)) {
+                    verdicts[*at] = verdict;
+                }
+            }
             for (at, order) in orders.iter().enumerate() {
                 verdicts[at] = match &order.action {
-                    Action::Ack | Action::Again { .. } | Action::Park { .. } => continue,
+                    Action::Ack | Action::Again { .. } | Action::Park { .. } | Action::Keep(_) => continue,
                     Action::Reply(reply) => keyspace.reply(order, reply),
                     Action::Copy | Action::Delay(_) => keyspace.retry(order, delay_key),
                     Action::Bury(letter) => keyspace.bury(order, letter).unwrap_or_else(Verdict::Refused),

@@ -47,7 +47,7 @@ impl Inspect for RedisStore {
 
     async fn due(&self, delay_key: &str) -> Result<usize> {
         let now = crate::store::StreamStore::time_ms(self).await?;
-        let reply = self.work.query(cmd("ZCOUNT").arg(delay_key).arg("-inf").arg(now)).await?;
+        let reply = self.work.query(cmd("ZCOUNT").arg(delay_key).arg(0).arg(now)).await?;
         Ok(integer(&reply).and_then(|count| usize::try_from(count).ok()).unwrap_or(0))
     }
 

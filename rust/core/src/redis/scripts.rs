@@ -70,9 +70,14 @@ script!(
     PARK, "lua/pending.lua", "lua/parked.lua", "lua/park.lua"
 );
 script!(
-    /// KEYS stream; ARGV group, consumer, resent (0 or 1), then id and delivery count of each. One number per entry, as
-    /// `ACK` gives them.
-    AGAIN, "lua/pending.lua", "lua/again.lua"
+    /// KEYS stream, delay key; ARGV group, consumer, then id, delivery count and delay in ms of each. One number per
+    /// entry, as `ACK` gives them.
+    KEEP, "lua/pending.lua", "lua/parked.lua", "lua/keep.lua"
+);
+script!(
+    /// KEYS stream, delay key; ARGV group, consumer, resent (0 or 1), then id and delivery count of each. One number per
+    /// entry, as `ACK` gives them.
+    AGAIN, "lua/pending.lua", "lua/parked.lua", "lua/again.lua"
 );
 script!(
     /// KEYS delay key, stream; ARGV group, consumer, members to look at, parked entries to take, members to pass over,
@@ -80,7 +85,7 @@ script!(
     /// Returns how many copies were moved; the ms until the next member is due (-1: none); how many members are not
     /// ours and were put aside; how many were looked at; how many of those stay; how many of these are parked ones of
     /// this group; entries and ids as `SCAN` does.
-    DUE, "lua/pending.lua", "lua/parked.lua", "lua/due.lua"
+    DUE, "lua/pending.lua", "lua/parked.lua", "lua/kept.lua", "lua/due.lua"
 );
 script!(
     /// KEYS stream, delay key; ARGV group, consumer, then id, earlier deliveries and idle ms of each claimed entry.
@@ -127,8 +132,8 @@ script!(
 /// Make the server know them all.
 pub(super) async fn load(connection: &mut MultiplexedConnection) -> Result<()> {
     for script in [
-        &ACK, &RETRY, &REPLY, &BURY, &REPLAY, &RENEW, &RELEASE, &SCAN, &TAKE, &PARK, &AGAIN, &DUE, &EARLY, &UNPARK,
-        &CONSUMERS, &FORGET, &TRIM, &MARK, &UNMARK, &MESSAGE,
+        &ACK, &RETRY, &REPLY, &BURY, &REPLAY, &RENEW, &RELEASE, &SCAN, &TAKE, &PARK, &KEEP, &AGAIN, &DUE, &EARLY,
+        &UNPARK, &CONSUMERS, &FORGET, &TRIM, &MARK, &UNMARK, &MESSAGE,
     ] {
         let loaded: ::redis::RedisResult<String> = script.prepare_invoke().load_async(connection).await;
         loaded.map_err(|error| match Error::from(error) {

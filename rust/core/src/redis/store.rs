@@ -84,6 +84,7 @@ enum Kind {
     Ack,
     Again { resent: bool },
     Park { resent: bool },
+    Keep,
 }
 
 const fn kind(action: &Action) -> Option<Kind> {
@@ -91,6 +92,7 @@ const fn kind(action: &Action) -> Option<Kind> {
         Action::Ack => Some(Kind::Ack),
         Action::Again { resent } => Some(Kind::Again { resent: *resent }),
         Action::Park { resent, .. } => Some(Kind::Park { resent: *resent }),
+        Action::Keep(_) => Some(Kind::Keep),
         Action::Copy | Action::Delay(_) | Action::Reply(_) | Action::Bury(_) => None,
     }
 }
@@ -116,8 +118,9 @@ fn together_command(group: &Together, orders: &[Order], delay_key: &str) -> Cmd 
     let Together { owner, kind, orders: held } = group;
     let mut command = match kind {
         Kind::Ack => scripts::call(&scripts::ACK, &[&owner.stream]),
-        Kind::Again { .. } => scripts::call(&scripts::AGAIN, &[&owner.stream]),
+        Kind::Again { .. } => scripts::call(&scripts::AGAIN, &[&owner.stream, delay_key]),
         Kind::Park { .. } => scripts::call(&scripts::PARK, &[&owner.stream, delay_key]),
+        Kind::Keep => scripts::call(&scripts::KEEP, &[&owner.stream, delay_key]),
     };
     command.arg(&owner.group).arg(&owner.consumer);
     if let Kind::Park { resent } | Kind::Again { resent } = kind {
@@ -128,7 +131,7 @@ fn together_command(group: &Together, orders: &[Order], delay_key: &str) -> Cmd 
         if *kind != Kind::Ack {
             command.arg(order.count);
         }
-        if let Action::Park { delay, .. } = order.action {
+        if let Action::Park { delay, .. } | Action::Keep(delay) = order.action {
             command.arg(milliseconds(delay));
         }
     }
@@ -159,6 +162,7 @@ fn retry_command(order: &Order, delay_key: &str) -> Result<Cmd> {
         | Action::Ack
         | Action::Again { .. }
         | Action::Park { .. }
+        | Action::Keep(_)
         | Action::Reply(_)
         | Action::Bury(_) => -1,
     };
@@ -294,7 +298,7 @@ impl StreamStore for RedisStore {
         let mut moved = Vec::new();
         for (at, order) in orders.iter().enumerate() {
             let command = match &order.action {
-                Action::Ack | Action::Again { .. } | Action::Park { .. } => continue,
+                Action::Ack | Action::Again { .. } | Action::Park { .. } | Action::Keep(_) => continue,
                 Action::Reply(reply) => reply_command(order, reply),
                 Action::Copy | Action::Delay(_) => retry_command(order, delay_key),
                 Action::Bury(letter) => letters::bury(order, letter),

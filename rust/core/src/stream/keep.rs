@@ -1,5 +1,6 @@
 //! Runs the head of a key again when its delay has passed. It was held and renewed all the time, so no other consumer
-//! has it; only its count at the server goes up.
+//! has it; only its count at the server goes up. The server is told when it is due where the wait is long enough for
+//! someone else to get it before, should this process die.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -25,6 +26,10 @@ pub(super) async fn run(source: &StreamSource, subscription: &Arc<Subscription>)
             if !due.is_empty() {
                 bring_back(source, subscription, due).await;
             }
+            let safe_ms = settlement::safe_ms(source);
+            let mut new = subscription.kept.take_new();
+            new.retain(|head| head.due_ms.saturating_sub(head.token.batch().refreshed_ms()) > safe_ms);
+            note(source, subscription, new).await;
         }
         let wait = async {
             match subscription.kept.next_ms().filter(|_| !subscription.stop.is_cancelled()) {
@@ -42,6 +47,51 @@ pub(super) async fn run(source: &StreamSource, subscription: &Arc<Subscription>)
             () = wait => {}
         }
     }
+}
+
+/// Tell the server when these are due, and that their handlers ended. At a stop all are parked instead.
+async fn note(source: &StreamSource, subscription: &Arc<Subscription>, heads: Vec<Head>) {
+    let quiet = Quiet::default();
+    let mut backoff = source.settings.reconnect.clone();
+    for some in heads.chunks(settlement::CHUNK) {
+        while let Err(error) = note_some(source, subscription, some).await {
+            subscription.log_paced(&quiet, Level::Warning, || format!("noting due times must wait: {error}"));
+            if !subscription.pause(backoff.wait()).await || subscription.stop.is_cancelled() {
+                return;
+            }
+        }
+    }
+}
+
+/// Of those that someone else has by now, and of those that are gone, their next run finds that out.
+async fn note_some(
+    source: &StreamSource,
+    subscription: &Arc<Subscription>,
+    heads: &[Head],
+) -> crate::error::Result<()> {
+    if let Some(gate) = &source.gate {
+        let ended = gate.ended(heads.iter().map(|head| &head.token));
+        starts::note_ends(source, subscription, gate, &ended).await?;
+    }
+    let now = subscription.clock.now_ms();
+    let keep = |head: &Head| Action::Keep(Duration::from_millis(head.due_ms.saturating_sub(now)));
+    let orders: Vec<_> =
+        heads.iter().map(|head| settlement::order(source, subscription, &head.token, keep(head))).collect();
+    let verdicts = source.store.settle(&subscription.origin, &[], &orders, source.side_keys(&[])).await?;
+    let refused = verdicts.iter().filter_map(|verdict| match verdict {
+        Verdict::Refused(error) => Some(error),
+        Verdict::Done | Verdict::Gone | Verdict::Taken => None,
+    });
+    if let Some(error) = refused.clone().next() {
+        let count = refused.count();
+        subscription.log_paced(&source.refusals, Level::Error, || {
+            format!(
+                "the server refused the due times of {count} entries that wait here; they run in time, but come back \
+                 after min_idle if this process dies before: {error}"
+            )
+        });
+    }
+    Ok(())
 }
 
 async fn bring_back(source: &StreamSource, subscription: &Arc<Subscription>, heads: Vec<Head>) {

@@ -133,11 +133,16 @@ fn is_left(source: &StreamSource, outcome: &Outcome) -> bool {
     }
 }
 
+/// How long after it was read or renewed nobody else gets an entry, in milliseconds.
+pub(super) fn safe_ms(source: &StreamSource) -> u64 {
+    let safe = source.min_idle().unwrap_or(UNKNOWN_MIN_IDLE) / 2;
+    u64::try_from(safe.as_millis()).unwrap_or(u64::MAX)
+}
+
 /// Acks that may go unchecked, and orders for the rest: late ones, resent ones, copies, those that changed hands.
 fn split(source: &StreamSource, subscription: &Subscription, work: &Work) -> (Vec<EntryId>, Vec<Order>) {
     let now = subscription.clock.now_ms();
-    let safe = source.min_idle().unwrap_or(UNKNOWN_MIN_IDLE) / 2;
-    let safe_ms = u64::try_from(safe.as_millis()).unwrap_or(u64::MAX);
+    let safe_ms = safe_ms(source);
     let mut orders = Vec::new();
     let mut plain = Vec::with_capacity(work.acks.len());
     for token in &work.acks {

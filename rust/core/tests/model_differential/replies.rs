@@ -187,7 +187,7 @@ impl Step {
             Self::Zadd { key, score, member } => flag(keys.zadd(key, (*score).into(), member.as_bytes())?),
             Self::Zrem { key, member } => flag(keys.zrem(key, member.as_bytes())?),
             Self::ZrangeByScore { key, maximum, limit } => {
-                let members = keys.zrange_below(key, (*maximum).into(), 0, *limit)?;
+                let members = keys.zrange_within(key, f64::NEG_INFINITY..(*maximum).into(), 0, *limit)?;
                 list(members.into_iter().map(|(member, _)| Reply::text(member)))
             }
             Self::Zrange { key, first, last } => {

@@ -118,6 +118,7 @@ impl Chooser {
             0 | 1 => Action::Ack,
             2 => Action::Copy,
             3 => Action::Delay(HOUR),
+            5 if self.percent(50) => Action::Keep(HOUR),
             4 | 5 => Action::Park { delay: HOUR, resent: self.percent(30) },
             6 if self.percent(50) => letter(None),
             6 => letter(Some(b"ValueError: \xff")),
@@ -204,7 +205,7 @@ impl Chooser {
                 // One at most is due at once: ids that fall due together stand in the order of their text.
                 if let Some(order) = orders.first_mut().filter(|_| self.percent(30)) {
                     let park = Action::Park { delay: Duration::ZERO, resent: false };
-                    order.action = if self.rng.bool() { Action::Delay(Duration::ZERO) } else { park };
+                    order.action = self.one(&[Action::Delay(Duration::ZERO), Action::Keep(Duration::ZERO), park]);
                 }
                 Step::Settle { reader, acks: self.picks(ids, 3), orders }
             }

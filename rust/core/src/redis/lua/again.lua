@@ -1,4 +1,4 @@
-local stream = KEYS[1]
+local stream, delayed = KEYS[1], KEYS[2]
 local group, consumer, resent = ARGV[1], ARGV[2], ARGV[3] == '1'
 local results = {}
 for at = 4, #ARGV, 2 do
@@ -11,6 +11,8 @@ for at = 4, #ARGV, 2 do
       local claimed = redis.call('XCLAIM', stream, group, consumer, 0, id, 'RETRYCOUNT', count + 1, 'JUSTID')
       -- Without a body it is off the list now.
       result = #claimed
+      -- It waits no more. A key of another type holds no due time of it either.
+      redis.pcall('ZREM', delayed, member_of(id, group, ARGV[at + 1]))
     else
       result = -1
     end

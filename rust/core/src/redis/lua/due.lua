@@ -3,8 +3,8 @@ local group, consumer = ARGV[1], ARGV[2]
 local limit, room, offset = tonumber(ARGV[3]), tonumber(ARGV[4]), tonumber(ARGV[5])
 local keeps_bodiless = ARGV[6] == '1'
 local before = string.format('(%.0f', now + 1)
-local due = redis.call('ZRANGEBYSCORE', delayed, '-inf', before, 'WITHSCORES', 'LIMIT', offset, limit)
-local moved, strange, passed, waiting = 0, 0, 0, 0
+local due = redis.call('ZRANGEBYSCORE', delayed, 0, before, 'WITHSCORES', 'LIMIT', offset, limit)
+local moved, strange, passed, waiting = 0, sweep_kept(stream, delayed, group), 0, 0
 local parked, ids = {}, {}
 for at = 1, #due, 2 do
   local member, score = due[at], tonumber(due[at + 1])

@@ -10,7 +10,8 @@ for at = 3, #ARGV, 3 do
     local member = member_of(id, group, string.format('%.0f', count))
     local score = redis.call('ZSCORE', delayed, member)
     if score then
-      score = tonumber(score)
+      local kept = tonumber(score) < 0
+      score = math.abs(tonumber(score))
       local answer = -1
       if math.floor(score) <= now then
         redis.call('ZREM', delayed, member)
@@ -19,7 +20,7 @@ for at = 3, #ARGV, 3 do
         if there == nil then there = has_group(stream, group) end
         local entry = there and pending(stream, group, id)
         if entry and entry.consumer == consumer and entry.count == earlier + 1 then
-          if count ~= earlier then
+          if kept or count ~= earlier then
             redis.call('ZREM', delayed, member)
             redis.call('ZADD', delayed, string.format('%.11f', score), member_of(id, group, ARGV[at + 1]))
           end

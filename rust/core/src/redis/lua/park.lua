@@ -6,8 +6,9 @@ for nth, result in ipairs(results) do
   if result == 1 then
     local id, count, delay = unpack(ARGV, nth * 3 + 1, nth * 3 + 3)
     local member = member_of(id, group, count)
-    -- Sent before, and carried out then: it keeps its due time.
-    if not (resent and redis.call('ZSCORE', delayed, member)) then
+    local before = resent and redis.call('ZSCORE', delayed, member)
+    -- Sent before, and carried out then: it keeps its due time. One with a minus is from when it was kept.
+    if not (before and tonumber(before) >= 0) then
       add[#add + 1] = score_of(tonumber(delay))
       add[#add + 1] = member
     end
