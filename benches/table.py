@@ -156,7 +156,7 @@ SECTIONS = {
         "The same backlog, recovering; 8 workers (64 with idempotency), by key, 2,000 in flight. Ratios: to a plain "
         "ack, and of dead letters to a blocking redis-py that copies and acknowledges by one script for each, 1,000 "
         "in a pipeline. Commands within scripts are counted too: a mark is GET and SET before the handler, and again "
-        "after it. A message retried in mode new is read twice, and counted once. Dead letters and retries get half "
+        "after it. A message that is retried and handled again is counted once. Dead letters and retries get half "
         "of the messages, replies and marks a tenth.",
         "COUNT",
         (

@@ -8,6 +8,7 @@ import pytest
 import redis
 
 from benches.conftest import Record
+from benches.contenders.ruststream_outcomes import TWICE
 from benches.payments import LETTERS, REPLIES, copy_of, load
 from benches.rounds import REPLAY, SCALE, Contender, Rounds, untouched
 
@@ -47,7 +48,10 @@ CONTENDERS = [
     contender("dead_letter(why)", HALF, outcome="dead letter", baseline=BY_HAND),
     replace(contender(BY_HAND, HALF, baseline=BY_HAND, outcome="dead letter"), module="redis_py_letters", count=1000),
     contender("retry(after=600)", HALF, outcome="park"),
+    contender("retry(after=0.05), then ack", HALF, outcome="again"),
+    contender("retry(after=0.05), then ack, max_attempts set", HALF, outcome="again", capped=True),
     contender("retry(), mode new", HALF, outcome="retry", mode="new"),
+    contender("retry(), mode new, max_attempts set", HALF, outcome="retry", mode="new", capped=True),
 ]
 
 
@@ -64,12 +68,16 @@ def expected(contender: Contender) -> dict[str, int]:
     """Return what the server, and the handler, must say at the end."""
     messages, options = contender.messages, contender.options
     outcome = options["outcome"]
-    deliveries = messages * (2 if outcome == "retry" else 1)
-    ended = {"handled": deliveries, "entries_read": deliveries, "pending": messages if outcome == "park" else 0}
+    entries = messages * (2 if outcome == "retry" else 1)  # a copy is an entry more
+    ended = {
+        "handled": messages * (2 if outcome in TWICE else 1),
+        "entries_read": entries,
+        "pending": messages if outcome == "park" else 0,
+    }
     if options.get("within"):
         return ended
     return ended | {
-        "length": 0 if options.get("trimmed") else deliveries,  # a copy is an entry more
+        "length": 0 if options.get("trimmed") else entries,
         "parked": messages if outcome == "park" else 0,
         LETTERS: messages if outcome == "dead letter" else 0,
         REPLIES: messages if outcome == "reply" else 0,

@@ -15,6 +15,9 @@ from ruststream.redis import RedisBroker, RedisStream, Trim
 from ruststream.subscriber import SubscriberOptions
 
 TEN_MINUTES = 600
+SOON = 0.05
+TWICE = frozenset({"retry", "again"})
+"""Outcomes that have each message handled twice."""
 ATTEMPTS = 5
 BATCH = 200
 MARKING_WORKERS = 64
@@ -98,14 +101,19 @@ def parks(tally: Tally) -> Handler:
     return handle
 
 
-def retries_once(tally: Tally) -> Handler:
+def retries_once(tally: Tally, after: float | None = None) -> Handler:
     """Return one that asks for each message once more."""
 
     async def handle(payment: Payment, ctx: Context) -> Outcome | None:  # noqa: ARG001 - a handler's form
         tally.count(ctx)
-        return retry() if ctx.delivery_count == 1 else None
+        return retry(after=after) if ctx.delivery_count == 1 else None
 
     return handle
+
+
+def retries_soon(tally: Tally) -> Handler:
+    """Return one that asks for each message once more, a little later."""
+    return retries_once(tally, SOON)
 
 
 HANDLERS = {
@@ -115,6 +123,7 @@ HANDLERS = {
     "dead letter": gives_up,
     "park": parks,
     "retry": retries_once,
+    "again": retries_soon,
 }
 
 
@@ -143,7 +152,7 @@ def stream(job: Job) -> RedisStream:
 async def drain(job: Job) -> dict[str, Any]:
     """Settle everything; the clock runs from before the first read to the answer of the last outcome."""
     asked = job.options
-    deliveries = 2 if asked["outcome"] == "retry" else 1
+    deliveries = 2 if asked["outcome"] in TWICE else 1
     tally, meter = Tally(job.messages * deliveries), Meter(job)
     broker = RedisBroker(WITHIN if asked.get("within") else job.url)
     app = RustStream("bench", broker)
