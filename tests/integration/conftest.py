@@ -1,4 +1,4 @@
-"""What the behaviour tests share: a broker on the server of the test, and its stream as redis-py sees it."""
+"""What the behaviour tests share: a broker on the test's server, its subscribers, its stream as redis-py sees it."""
 
 import asyncio
 import contextlib
@@ -11,9 +11,10 @@ import pytest
 import redis
 
 from ruststream import RustStream
-from ruststream.redis import RedisBroker
+from ruststream.redis import RedisBroker, RedisStream, StreamStart
 from servers import Server
 
+RECOVERERS = ["recovering", "reclaim"]
 FILL = """
 for number = tonumber(ARGV[1]), tonumber(ARGV[2]) do
   redis.call('XADD', KEYS[1], '*', '_payload', number, 'h:redis-partition-key', 'key-' .. number % tonumber(ARGV[3]))
@@ -90,6 +91,22 @@ def _flat(entries: Iterable[Any]) -> list[Any]:
     return found[0] if found and found[0] and isinstance(found[0][0], (list, tuple)) else found
 
 
+def collect(broker, source, **options):
+    """Subscribe a handler that keeps the bodies it gets."""
+    seen = []
+
+    async def handle(body: bytes):
+        seen.append(body)
+
+    broker.add_subscriber(source, handle, **options)
+    return seen
+
+
+def recoverer(mode: str, min_idle: float, **options: object) -> RedisStream:
+    """A subscription of the group that takes over what is idle for ``min_idle`` seconds."""
+    return getattr(RedisStream, mode)("s", group="g", min_idle=min_idle, start_id=StreamStart.BEGINNING, **options)
+
+
 @pytest.fixture
 def server(request: pytest.FixtureRequest) -> Server:
     """The server of the test: ``any_server`` if it asks for that, else the shared Redis 8.10; emptied."""
@@ -103,6 +120,12 @@ def server(request: pytest.FixtureRequest) -> Server:
 def stream(witness: redis.Redis) -> Stream:
     """The stream ``s`` on the server of the test."""
     return Stream(witness)
+
+
+@pytest.fixture
+def letters(stream) -> Stream:
+    """The stream of dead letters."""
+    return Stream(stream.client, "s.dlq")
 
 
 @pytest.fixture

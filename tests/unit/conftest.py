@@ -1,13 +1,16 @@
-"""What unit tests share: deliveries made by hand, and stand-ins for connections."""
+"""What unit tests share: deliveries made by hand, stand-ins for connections and subscriptions, an app on them."""
 
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+import msgspec
 import pytest
 
+from ruststream.app import RustStream
 from ruststream.context import EntryId, HeadersView
+from ruststream.redis import RedisBroker, RedisStream
 from ruststream.wire import Outgoing, OutgoingMany
 
 
@@ -215,3 +218,32 @@ def subscriptions(no_server: object, monkeypatch: pytest.MonkeyPatch) -> type[St
     monkeypatch.setattr("ruststream.stage.Bell", StandInBell)
     monkeypatch.setattr("ruststream.lifecycle._GRACE", 0.05)
     return StandInSubscription
+
+
+class Payment(msgspec.Struct):
+    id: int
+
+
+async def handler(payment: Payment): ...
+
+
+@pytest.fixture
+def broker(subscriptions: object) -> RedisBroker:
+    """A broker of one subscription, ``handler``, which is a stand-in."""
+    broker = RedisBroker("redis://localhost")
+    broker.add_subscriber(RedisStream.claiming("payments", min_idle=30, group="ledger"), handler)
+    return broker
+
+
+@pytest.fixture
+def app(broker: RedisBroker) -> RustStream:
+    """An app of that broker."""
+    return RustStream("payments", broker, drain_timeout=0.2)
+
+
+@pytest.fixture
+def hooked(app: RustStream, subscriptions: type[StandInSubscription]) -> RustStream:
+    """An app whose hooks note that they were called."""
+    for name in ("on_startup", "after_startup", "on_shutdown", "after_shutdown"):
+        getattr(app, name)(lambda name=name: subscriptions.log.append(name))
+    return app
