@@ -1,5 +1,7 @@
 """Acks and reads of pending entries have connections of their own: whichever is first, no entry is handled twice."""
 
+from typing import Any
+
 import pytest
 
 from chaos.ledger import add_ids, pending
@@ -12,6 +14,12 @@ from eventually import eventually
 CLAIMING = places("claiming-8.10", "recovering-8.10")
 EVERYWHERE = CLAIMING | places("recovering-7.0", "recovering-valkey", "new+reclaim-8.2")
 OPTIONS = {"min_idle": 30, "block": 0.2}
+WRITTEN = "written"
+WRITES: dict[str, dict[str, Any]] = {
+    "reply": {"replies": True, "subscriber": {"reply_to": WRITTEN}},
+    "letter": {"refuses": True, "subscriber": {"dead_letter": WRITTEN}},
+}
+"""What a handler's outcome puts into that stream."""
 
 
 @pytest.fixture(params=list(EVERYWHERE))
@@ -61,4 +69,19 @@ def test_an_ack_finds_its_entry_delivered_once_more_to_its_own_process(place, st
         eventually(lambda: not pending(witness))
 
     assert proxy.cuts == 1
+    assert [effect.payment for effect in worker.effects] == [1]
+
+
+@pytest.mark.parametrize("what", WRITES)
+def test_what_is_written_with_an_ack_is_written_once_where_the_entry_was_delivered_once_more(place, start_worker, what):
+    """The same with an outcome that writes: carried out once, and the handler is not called again to do so."""
+    server, witness, modes = place
+    worker = start_worker(server, *modes, options=OPTIONS, hold=["effect:1"], **WRITES[what]).started()
+    ids = add_ids(witness, 1)
+    worker.at("effect:1")
+    witness.xclaim(STREAM, GROUP, pending(witness)[ids[1]].consumer, 0, [ids[1]])
+    worker.go()
+    eventually(lambda: not pending(witness))
+
+    assert witness.xlen(WRITTEN) == 1
     assert [effect.payment for effect in worker.effects] == [1]

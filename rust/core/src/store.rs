@@ -107,8 +107,11 @@ pub struct Order {
     pub token: Token,
     /// Who must own it for the order to be carried out.
     pub owner: Arc<Origin>,
-    /// The delivery count it must stand at; an ack goes by the owner alone.
+    /// The delivery count it stands at, as far as this process knows.
     pub count: u32,
+    /// Its owner's name may be another process's too: only what stands at this count is moved. Parked entries and those
+    /// that run again always go by the count, acks never do.
+    pub exact: bool,
     /// What to do.
     pub action: Action,
     /// Attempts so far, which a copy carries on; none where they are not capped.
@@ -185,8 +188,8 @@ pub struct SideKeys<'a> {
 pub struct StartMark {
     /// The entry.
     pub id: EntryId,
-    /// The delivery count it must stand at.
-    pub count: u32,
+    /// The delivery count it must stand at; none: whatever its count.
+    pub count: Option<u32>,
     /// The mark; empty: take it away.
     pub text: String,
 }

@@ -53,7 +53,7 @@ impl Keyspace {
             let (&Action::Park { delay, resent }, id) = (&order.action, order.token.id()) else {
                 continue;
             };
-            let verdict = self.check(owner, id, order.count)?;
+            let verdict = self.check(owner, id, Some(order.count))?;
             if verdict == Verdict::Done {
                 let member = delayed::parked(id, &owner.group, order.count);
                 // Sent before, and carried out then: it keeps its due time. One with a minus is from when it was kept.
@@ -78,9 +78,9 @@ impl Keyspace {
 
     fn try_count_again(&mut self, owner: &Origin, order: &Order, resent: bool, delay_key: &str) -> Result<Verdict> {
         let id = order.token.id();
-        let mut verdict = self.check(owner, id, order.count)?;
+        let mut verdict = self.check(owner, id, Some(order.count))?;
         if verdict == Verdict::Taken && resent {
-            verdict = self.check(owner, id, order.count.saturating_add(1))?;
+            verdict = self.check(owner, id, Some(order.count.saturating_add(1)))?;
         }
         if verdict == Verdict::Done {
             let claim = Claim { count: Some(i64::from(order.count) + 1), just_id: true, ..Claim::default() };
@@ -105,7 +105,7 @@ impl Keyspace {
             let (&Action::Keep(delay), id) = (&order.action, order.token.id()) else {
                 continue;
             };
-            let verdict = self.check(owner, id, order.count)?;
+            let verdict = self.check(owner, id, Some(order.count))?;
             let member = delayed::parked(id, &owner.group, order.count);
             // What was written before stays: that is this very due time, or the entry was parked meanwhile.
             if verdict == Verdict::Done && self.zscore(delay_key, &member)?.is_none() {

@@ -18,7 +18,7 @@ fn origin(consumer: &str) -> Arc<Origin> {
 fn order(consumer: &str, id: EntryId, count: u32, action: Action) -> Order {
     let raw = RawBatch { slots: vec![Slot { earlier: count - 1, ..Slot::new(id) }], ..RawBatch::default() };
     let token = crate::batch::Token::new(Batch::new(raw, origin(consumer), 0), 0);
-    Order { token, owner: origin(consumer), count, action, attempts: None }
+    Order { token, owner: origin(consumer), count, exact: true, action, attempts: None }
 }
 
 /// One entry, pending under `a` and kept there for so long. It is 1,000 now.

@@ -13,7 +13,7 @@ impl Keyspace {
     pub(super) fn bury(&mut self, order: &Order, letter: &Letter) -> Result<Verdict> {
         let owner = &order.owner;
         let fields = copyable(letter.fields(&order.token, owner, order.count))?;
-        let verdict = self.check(owner, order.token.id(), order.count)?;
+        let verdict = self.check_order(order)?;
         if verdict != Verdict::Done {
             return Ok(verdict);
         }

@@ -61,27 +61,26 @@ pub(super) fn score(now: u64, delay: Duration) -> f64 {
 }
 
 impl Keyspace {
-    /// Whether the entry stands as the order says.
-    pub(super) fn check(&self, owner: &Origin, id: EntryId, count: u32) -> Result<Verdict> {
+    /// Whether the entry is its owner's, and at this count if there is one.
+    pub(super) fn check(&self, owner: &Origin, id: EntryId, count: Option<u32>) -> Result<Verdict> {
+        // Counts are cut at 32 bits: FATAL of `XNACK` sets the greatest there is.
+        let counts =
+            |entry: &PendingEntry| count.is_none_or(|count| entry.count.min(u32::MAX.into()) == i64::from(count));
         Ok(match self.pending_entry(&owner.stream, &owner.group, id)? {
             None => Verdict::Gone,
-            // Counts are cut at 32 bits: FATAL of `XNACK` sets the greatest there is.
-            Some(entry) if entry.consumer == owner.consumer && entry.count.min(u32::MAX.into()) == i64::from(count) => {
-                Verdict::Done
-            }
+            Some(entry) if entry.consumer == owner.consumer && counts(&entry) => Verdict::Done,
             Some(_) => Verdict::Taken,
         })
     }
 
+    /// Whether the entry stands as the order says.
+    pub(super) fn check_order(&self, order: &Order) -> Result<Verdict> {
+        self.check(&order.owner, order.token.id(), order.exact.then_some(order.count))
+    }
+
     /// Acknowledge what is its order's owner's, whatever the count. All orders are of one owner.
     pub(super) fn checked_acks(&mut self, owner: &Origin, orders: &[&Order]) -> Vec<Verdict> {
-        let check = |owned| match owned {
-            None => Verdict::Gone,
-            Some(true) => Verdict::Done,
-            Some(false) => Verdict::Taken,
-        };
-        let checked: Result<Vec<_>> =
-            orders.iter().map(|order| self.is_owned(owner, order.token.id()).map(check)).collect();
+        let checked: Result<Vec<_>> = orders.iter().map(|order| self.check(owner, order.token.id(), None)).collect();
         let verdicts = match checked {
             Ok(verdicts) => verdicts,
             Err(error) => return vec![unacked(error); orders.len()],
@@ -102,7 +101,7 @@ impl Keyspace {
     fn try_retry(&mut self, order: &Order, delay_key: &str) -> Result<Verdict> {
         let (owner, id) = (&order.owner, order.token.id());
         let fields = copyable(order.token.copied_fields(&owner.group, order.attempts))?;
-        let verdict = self.check(owner, id, order.count)?;
+        let verdict = self.check_order(order)?;
         if verdict != Verdict::Done {
             return Ok(verdict);
         }
@@ -154,7 +153,7 @@ impl Keyspace {
             let text = format!("a reply of {fields} fields is too large to be sent with the ack");
             return Ok(Verdict::Refused(Error::Server(text)));
         }
-        let verdict = self.check(owner, id, order.count)?;
+        let verdict = self.check_order(order)?;
         if verdict == Verdict::Done {
             self.append(reply)?;
             self.xack(&owner.stream, &owner.group, &[id])?;

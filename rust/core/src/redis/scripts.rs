@@ -22,18 +22,18 @@ script!(
     ACK, "lua/pending.lua", "lua/ack.lua"
 );
 script!(
-    /// KEYS stream, delay key; ARGV group, consumer, id, delivery count, delay in ms (-1: a copy at once), delete the
+    /// KEYS stream, delay key; ARGV group, consumer, id, delivery count (empty: any), delay in ms (-1: at once), delete the
     /// original (0 or 1), then the copy's fields. 1 done, 0 gone, -1 taken.
     RETRY, "lua/pending.lua", "lua/retry.lua"
 );
 script!(
-    /// KEYS stream, the reply's stream; ARGV group, consumer, id, delivery count, then what follows the key in the
-    /// reply's `XADD`. 1 done, 0 gone, -1 taken.
+    /// KEYS stream, the reply's stream; ARGV group, consumer, id, delivery count (empty: any), then what follows the key in
+    /// the reply's `XADD`. 1 done, 0 gone, -1 taken.
     REPLY, "lua/pending.lua", "lua/reply.lua"
 );
 script!(
-    /// KEYS stream, stream of letters; ARGV group, consumer, id, delivery count, delete the original (0 or 1), then the
-    /// letter's fields but for the time. 1 done, 0 gone, -1 taken.
+    /// KEYS stream, stream of letters; ARGV group, consumer, id, delivery count (empty: any), delete the original (0 or 1),
+    /// then the letter's fields but for the time. 1 done, 0 gone, -1 taken.
     BURY, "lua/pending.lua", "lua/bury.lua"
 );
 script!(
@@ -114,7 +114,8 @@ script!(
     TRIM, "lua/trim.lua"
 );
 script!(
-    /// KEYS stream, hash of marks; ARGV group, consumer, then id, delivery count and mark of each (empty: take it away).
+    /// KEYS stream, hash of marks; ARGV group, consumer, then id, delivery count (empty: any) and mark of each (empty: take it
+    /// away).
     /// One number per entry: 1 done, 0 gone, -1 taken.
     MARK, "lua/pending.lua", "lua/mark.lua"
 );

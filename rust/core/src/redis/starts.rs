@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use ::redis::{Cmd, Pipeline, Value, cmd};
 
 use super::scripts;
-use super::store::{RedisStore, verdict, with_id};
+use super::store::{RedisStore, verdict, with_count, with_id};
 use super::value::{self, items};
 use crate::batch::Origin;
 use crate::entry::EntryId;
@@ -60,7 +60,8 @@ impl RedisStore {
         command.arg(&owner.group).arg(&owner.consumer);
         for mark in marks {
             with_id(&mut command, mark.id);
-            command.arg(mark.count).arg(&mark.text);
+            with_count(&mut command, mark.count);
+            command.arg(&mark.text);
         }
         match self.work.query(&command).await {
             Ok(reply) => Ok(items(&reply).iter().map(verdict).collect()),

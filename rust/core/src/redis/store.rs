@@ -59,6 +59,14 @@ pub(super) fn with_id(command: &mut Cmd, id: EntryId) {
     });
 }
 
+/// The delivery count that an entry must stand at; empty: whatever its count.
+pub(super) fn with_count(command: &mut Cmd, count: Option<u32>) {
+    match count {
+        Some(count) => command.arg(count),
+        None => command.arg(""),
+    };
+}
+
 /// Plain acks, a command per thousand.
 fn push_acks(pipeline: &mut Pipeline, origin: &Origin, acks: &[EntryId]) {
     for chunk in acks.chunks(ACKS) {
@@ -149,7 +157,7 @@ pub(super) fn order_command(script: &Script, order: &Order, key: &str) -> Cmd {
     let mut command = scripts::call(script, &[&owner.stream, key]);
     command.arg(&owner.group).arg(&owner.consumer);
     with_id(&mut command, order.token.id());
-    command.arg(order.count);
+    with_count(&mut command, order.exact.then_some(order.count));
     command
 }
 

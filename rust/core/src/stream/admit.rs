@@ -153,6 +153,7 @@ async fn remove(
                 token,
                 owner,
                 count,
+                exact: true,
                 action: Action::Bury(Letter::new(to, Reason::Deleted, None)),
                 attempts: None,
             });

@@ -78,10 +78,10 @@ pub(super) async fn carry_out(source: &StreamSource, subscription: &Subscription
     });
     let others = work.others.into_iter().filter(|(_, outcome)| !is_left(source, outcome));
     let others: Vec<_> = others.map(|(token, _)| token).collect();
-    let acked = |(order, verdict): (&Order, &Verdict)| {
-        (order.action == Action::Ack && *verdict == Verdict::Done).then(|| order.token.id())
-    };
-    plain.extend(orders.iter().zip(&verdicts).filter_map(acked));
+    let stays = |action: &Action| matches!(action, Action::Park { .. } | Action::Again { .. });
+    let off =
+        orders.iter().zip(&verdicts).filter(|(order, verdict)| **verdict == Verdict::Done && !stays(&order.action));
+    plain.extend(off.map(|(order, _)| order.token.id()));
     source.group.overtaken.acked(plain);
     source.group.acked(&work.acks);
     source.group.acked(&others);
@@ -166,7 +166,8 @@ pub(super) fn standing(source: &StreamSource, subscription: &Subscription, token
 pub(super) fn order(source: &StreamSource, subscription: &Subscription, token: &Token, action: Action) -> Order {
     let (owner, count) = standing(source, subscription, token);
     let attempts = source.gate.as_ref().map(|gate| gate.used(token));
-    Order { token: token.clone(), owner, count, action, attempts }
+    let exact = source.settings.fixed_consumer;
+    Order { token: token.clone(), owner, count, exact, action, attempts }
 }
 
 fn retry_action(source: &StreamSource, token: &Token, delay: Option<Duration>, resent: bool) -> Action {

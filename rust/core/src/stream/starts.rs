@@ -37,6 +37,7 @@ pub(super) async fn write(
     let mut owners: Vec<(Arc<Origin>, Vec<StartMark>)> = Vec::new();
     for (token, attempts) in marks {
         let (owner, count) = settlement::standing(source, subscription, token);
+        let count = source.settings.fixed_consumer.then_some(count);
         let mark = StartMark { id: token.id(), count, text: attempts.text() };
         match owners.iter_mut().find(|(known, _)| *known == owner) {
             Some((_, marks)) => marks.push(mark),

@@ -297,6 +297,7 @@ impl Side {
     fn mark(&self, pick: usize, text: &str, miscounted: bool) -> Option<StartMark> {
         let token = self.tokens.get(pick % self.tokens.len().max(1))?;
         let count = token.server_count() + u32::from(miscounted);
+        let count = (!pick.is_multiple_of(3)).then_some(count);
         Some(StartMark { id: token.id(), count, text: text.to_owned() })
     }
 
@@ -305,6 +306,7 @@ impl Side {
         let count = token.server_count() + u32::from(order.miscounted);
         let owner = order.owner.map_or_else(|| Arc::clone(&token.batch().origin), origin);
         let attempts = order.miscounted.then_some(7);
-        Some(Order { token, owner, count, action: order.action.clone(), attempts })
+        let exact = !order.token.is_multiple_of(3);
+        Some(Order { token, owner, count, exact, action: order.action.clone(), attempts })
     }
 }

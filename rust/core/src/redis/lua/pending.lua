@@ -26,11 +26,11 @@ local function rows_of(stream, group, ids)
   return rows
 end
 
--- 1: pending under this consumer's name, and at this count where there is one; 0: not pending; -1: it is another's, or was
--- delivered once more.
+-- 1: pending under this consumer's name, and at this count unless that is empty; 0: not pending; -1: it is another's, or
+-- was delivered once more.
 local function verdict(row, consumer, count)
   if not row then return 0 end
-  local counts = count == nil or math.min(row[4], 4294967295) == tonumber(count)
+  local counts = count == '' or math.min(row[4], 4294967295) == tonumber(count)
   return row[2] == consumer and counts and 1 or -1
 end
 
