@@ -228,7 +228,7 @@ pub struct Due {
     pub waiting: usize,
 }
 
-/// A claimed entry that was parked.
+/// A claimed entry that was parked or kept.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Parked {
     /// It is due, after so many milliseconds.
@@ -393,7 +393,8 @@ pub trait StreamStore: Send + Sync + std::fmt::Debug + 'static {
     /// Remove the parked entries of a group that is not there: one that is made again has none. Looks at `limit` members
     /// behind `offset` of them. Returns how many of these stay; none: there are no more to look at.
     async fn unpark(&self, origin: &Origin, delay_key: &str, offset: usize, limit: usize) -> Result<Option<usize>>;
-    /// Which of these entries, just claimed, were parked. Those that are not due are parked again.
+    /// Which of these entries, just claimed, were parked, or kept by an owner that is gone. Those that are not due are
+    /// parked again.
     async fn early(&self, origin: &Arc<Origin>, delay_key: &str, claimed: &[Slot]) -> Result<Vec<(EntryId, Parked)>>;
     /// From now on, what this client acknowledges in this stream is deleted once no group needs it any more.
     fn delete_acked(&self, stream: &str);
