@@ -6,8 +6,9 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
-use crate::batch::{Batch, Mark, Token};
+use crate::batch::{Batch, Mark};
 use crate::entry::EntryId;
+use crate::token::Token;
 
 /// The live batches of one subscription, oldest first.
 #[derive(Debug, Default)]

@@ -6,8 +6,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use parking_lot::Mutex;
 
-use crate::batch::{Batch, Token};
+use crate::batch::Batch;
 use crate::entry::Slot;
+use crate::token::Token;
 
 /// What is handed over at once.
 #[derive(Debug)]

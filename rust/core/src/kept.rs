@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
-use crate::batch::Token;
 use crate::entry::EntryId;
+use crate::token::Token;
 
 /// One that waits.
 #[derive(Debug, Clone)]

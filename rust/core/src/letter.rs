@@ -2,9 +2,10 @@
 
 use std::sync::Arc;
 
-use crate::batch::{Origin, Token};
+use crate::batch::Origin;
 use crate::entry::EntryId;
 use crate::header;
+use crate::token::Token;
 
 /// Bytes of an error's text that a letter keeps.
 const MAX_ERROR: usize = 512;

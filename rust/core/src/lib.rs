@@ -36,3 +36,4 @@ pub mod stats;
 pub mod store;
 pub mod stream;
 pub mod subscription;
+pub mod token;

@@ -5,10 +5,10 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 
-use crate::batch::Token;
 use crate::error::{Error, Result};
 use crate::header;
 use crate::store::StreamStore;
+use crate::token::Token;
 
 /// Names one message's mark.
 pub type MarkKey = Arc<str>;

@@ -8,12 +8,12 @@ use parking_lot::Mutex;
 use tokio::sync::Notify;
 
 use crate::backoff::{Backoff, Quiet};
-use crate::batch::Token;
 use crate::clock::Clock;
 use crate::event::Level;
 use crate::letter::Letter;
 use crate::store::Append;
 use crate::subscription::Subscription;
+use crate::token::Token;
 
 /// How a delivery ended.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -6,11 +6,12 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 
-use crate::batch::{Origin, Token};
+use crate::batch::Origin;
 use crate::entry::EntryId;
 use crate::error::Result;
 use crate::settle::Work;
 use crate::subscription::Subscription;
+use crate::token::Token;
 
 /// Where a subscription's entries come from and where their outcomes go.
 #[async_trait]

@@ -10,11 +10,12 @@ use std::time::Duration;
 use async_trait::async_trait;
 use bytes::Bytes;
 
-use crate::batch::{Origin, RawBatch, Token};
+use crate::batch::{Origin, RawBatch};
 use crate::entry::{EntryId, Slot};
 use crate::error::{Error, Result};
 use crate::letter::Letter;
 use crate::mark::{MarkKey, MarkState, MarkStep};
+use crate::token::Token;
 
 /// What the connected server can do, found by asking it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

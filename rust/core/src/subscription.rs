@@ -9,7 +9,7 @@ use parking_lot::Mutex;
 use tokio_util::sync::CancellationToken;
 
 use crate::backoff::Quiet;
-use crate::batch::{Batch, Mark, Origin, Token};
+use crate::batch::{Batch, Mark, Origin};
 use crate::clock::Clock;
 use crate::credit::Credits;
 use crate::entry::EntryId;
@@ -21,6 +21,7 @@ use crate::kept::{Head, Kept};
 use crate::settle::{Outcome, Settler};
 use crate::source::Source;
 use crate::stats::Stats;
+use crate::token::Token;
 
 /// What became of a settle.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

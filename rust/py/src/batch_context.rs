@@ -4,8 +4,9 @@ use pyo3::exceptions::{PyIndexError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyBool, PyBytes, PyDict, PyTuple};
-use ruststream_core::batch::{Mark, Token};
+use ruststream_core::batch::Mark;
 use ruststream_core::entry::KEYLESS;
+use ruststream_core::token::Token;
 
 use crate::consumer::Consumer;
 use crate::context::Context;

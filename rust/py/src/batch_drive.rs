@@ -6,10 +6,10 @@ use std::time::Instant;
 use parking_lot::Mutex;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList};
-use ruststream_core::batch::Token;
 use ruststream_core::entry::KEYLESS;
 use ruststream_core::event::Event;
 use ruststream_core::gather::{Gather, Look};
+use ruststream_core::token::Token;
 
 use crate::batch_context::{BatchContext, Element};
 use crate::call;

@@ -11,7 +11,7 @@ use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList, PySequence, PyTuple};
 use ruststream_core::backoff::{Backoff, growing};
-use ruststream_core::batch::{Mark, Origin, Token};
+use ruststream_core::batch::{Mark, Origin};
 use ruststream_core::entry::KEYLESS;
 use ruststream_core::error::Error;
 use ruststream_core::event::{Event, State};
@@ -26,6 +26,7 @@ use ruststream_core::settle::{Outcome, Settler};
 use ruststream_core::store::{Append, Bound as Within};
 use ruststream_core::stream::{Cap, Group, Marks, Mode, StreamSettings, StreamSource};
 use ruststream_core::subscription::{Parts, Settled, Subscription};
+use ruststream_core::token::Token;
 use tokio_util::sync::CancellationToken;
 
 use crate::batch_context::BatchContext;

@@ -3,7 +3,8 @@
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyBytes, PyDict, PyList, PyTuple};
-use ruststream_core::batch::{Mark, Token};
+use ruststream_core::batch::Mark;
+use ruststream_core::token::Token;
 
 use crate::consumer::Consumer;
 use crate::entry_id::EntryId;

@@ -10,9 +10,9 @@ use pyo3::exceptions::PyRuntimeError;
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyTuple};
-use ruststream_core::batch::Token;
 use ruststream_core::lanes::Lanes;
 use ruststream_core::subscription::Settled;
+use ruststream_core::token::Token;
 
 use crate::batch_drive::Batching;
 use crate::consumer::Consumer;

@@ -10,12 +10,12 @@ use parking_lot::Mutex;
 use pyo3::exceptions::PyBaseException;
 use pyo3::prelude::*;
 use pyo3::types::{PyList, PyTuple};
-use ruststream_core::batch::Token;
 use ruststream_core::entry::{EntryId, KEYLESS};
 use ruststream_core::error::{Error, Result};
 use ruststream_core::event::{Event, Sink};
 use ruststream_core::mark::{MarkKey, MarkKeys, MarkState, MarkStep, MarkStore, ServerMarks};
 use ruststream_core::stream::{MarkSettings, Marks};
+use ruststream_core::token::Token;
 use tokio::sync::oneshot;
 
 use crate::client::{RedisClient, seconds};

@@ -4,10 +4,10 @@ use std::sync::Arc;
 
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
-use ruststream_core::batch::Token;
 use ruststream_core::letter::{Letter, Reason};
 use ruststream_core::settle::Outcome;
 use ruststream_core::subscription::Settled;
+use ruststream_core::token::Token;
 
 use crate::client::seconds;
 use crate::errors;

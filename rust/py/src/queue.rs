@@ -2,10 +2,10 @@
 
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
-use ruststream_core::batch::Token;
 use ruststream_core::entry::KEYLESS;
 use ruststream_core::inbox::Arrival;
 use ruststream_core::lanes::Lanes;
+use ruststream_core::token::Token;
 
 use crate::consumer::Consumer;
 use crate::context::Context;

@@ -17,7 +17,7 @@ fn origin(consumer: &str) -> Arc<Origin> {
 
 fn order(consumer: &str, id: EntryId, count: u32, action: Action) -> Order {
     let raw = RawBatch { slots: vec![Slot { earlier: count - 1, ..Slot::new(id) }], ..RawBatch::default() };
-    let token = crate::batch::Token::new(Batch::new(raw, origin(consumer), 0), 0);
+    let token = crate::token::Token::new(Batch::new(raw, origin(consumer), 0), 0);
     Order { token, owner: origin(consumer), count, exact: true, action, attempts: None }
 }
 

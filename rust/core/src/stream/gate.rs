@@ -17,12 +17,13 @@ use super::line::{Line, Passed};
 use super::settings::Cap;
 use super::{StreamSource, settlement, starts};
 use crate::backoff::{Backoff, Quiet};
-use crate::batch::{Mark, Token};
+use crate::batch::Mark;
 use crate::entry::{EntryId, Slot};
 use crate::error::{Error, Result};
 use crate::event::Level;
 use crate::inbox::Arrival;
 use crate::subscription::Subscription;
+use crate::token::Token;
 
 /// How often to look whether one that runs alone, or those it waits for, have had their time.
 const AGAIN: Duration = Duration::from_secs(1);

@@ -8,7 +8,7 @@ use parking_lot::Mutex;
 use super::admit::admit;
 use super::{Cap, Groups, Mode, StreamSettings, StreamSource};
 use crate::backoff::Backoff;
-use crate::batch::{Mark, Origin, Token};
+use crate::batch::{Mark, Origin};
 use crate::clock::Clock;
 use crate::entry::EntryId;
 use crate::event::{Event, Events};
@@ -17,6 +17,7 @@ use crate::settle::{Outcome, Settler};
 use crate::source::Source;
 use crate::store::{Page, Pending, StreamStore};
 use crate::subscription::{Parts, Subscription};
+use crate::token::Token;
 
 const MARKS: &str = "{s}:g:attempts";
 

@@ -10,10 +10,11 @@ use tokio::sync::Notify;
 
 use super::overtaken::Overtaken;
 use super::trim::Trimmer;
-use crate::batch::{Origin, Token};
+use crate::batch::Origin;
 use crate::entry::EntryId;
 use crate::held::Held;
 use crate::subscription::Subscription;
+use crate::token::Token;
 
 /// Ids left pending that are remembered, for where a lost group must begin again.
 const MAX_LEFT: usize = 100_000;

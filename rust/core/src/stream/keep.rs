@@ -7,12 +7,13 @@ use std::time::Duration;
 
 use super::{StreamSource, admit, settlement, starts};
 use crate::backoff::Quiet;
-use crate::batch::{Batch, Mark, Token};
+use crate::batch::{Batch, Mark};
 use crate::event::Level;
 use crate::kept::Head;
 use crate::settle::Outcome;
 use crate::store::{Action, Verdict};
 use crate::subscription::Subscription;
+use crate::token::Token;
 
 /// Bring back what is due until the subscription is closed.
 pub(super) async fn run(source: &StreamSource, subscription: &Arc<Subscription>) {

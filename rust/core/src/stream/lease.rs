@@ -6,10 +6,11 @@ use std::time::Duration;
 
 use super::{StreamSource, settlement};
 use crate::backoff::Quiet;
-use crate::batch::{Batch, Mark, Origin, Token};
+use crate::batch::{Batch, Mark, Origin};
 use crate::error::Result;
 use crate::event::Level;
 use crate::subscription::Subscription;
+use crate::token::Token;
 
 /// A renewal is due after this part of `min_idle`; with the time it takes, no entry gets older than a third.
 const PART: u32 = 6;

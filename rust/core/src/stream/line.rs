@@ -5,8 +5,9 @@ use std::time::Duration;
 
 use super::attempts::{Attempts, Next};
 use super::settings::Cap;
-use crate::batch::{Mark, Token};
+use crate::batch::Mark;
 use crate::entry::{EntryId, KEYLESS};
+use crate::token::Token;
 
 /// How long one that has to run alone lets others go first, how long it then waits for those that run to end before
 /// others may go on, and how long others wait for it: a slow handler must not stop the rest for ever.

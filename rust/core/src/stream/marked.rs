@@ -6,7 +6,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::marks::{Ledger, Marks, Releasing};
-use crate::batch::Token;
 use crate::entry::EntryId;
 use crate::error::{Error, Result};
 use crate::event::{Level, State};
@@ -14,6 +13,7 @@ use crate::mark::{MarkKey, MarkState, MarkStep};
 use crate::settle::{Outcome, Work};
 use crate::store::{Action, Order, Verdict};
 use crate::subscription::Subscription;
+use crate::token::Token;
 
 /// How long handing back, and an outcome at a stop, wait for marks to be taken away.
 const PATIENCE: Duration = Duration::from_millis(500);

@@ -10,13 +10,14 @@ use tokio::sync::Notify;
 
 use super::{StreamSource, admit};
 use crate::backoff::Quiet;
-use crate::batch::{Batch, Mark, Token};
+use crate::batch::{Batch, Mark};
 use crate::entry::EntryId;
 use crate::error::{Error, Result};
 use crate::event::{Level, State};
 use crate::inbox::Arrival;
 use crate::mark::{MarkKey, MarkKeys, MarkState, MarkStep, MarkStore, natural_key};
 use crate::subscription::{Settled, Subscription};
+use crate::token::Token;
 
 /// How often to look whether entries still wait, at a stop that works them off.
 const AGAIN: Duration = Duration::from_millis(20);

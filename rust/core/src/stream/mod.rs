@@ -37,7 +37,7 @@ pub use trim::Trimmer;
 use gate::Gate;
 
 use crate::backoff::Quiet;
-use crate::batch::{Origin, Token};
+use crate::batch::Origin;
 use crate::entry::EntryId;
 use crate::error::{Error, Result};
 use crate::event::Level;
@@ -45,6 +45,7 @@ use crate::settle::Work;
 use crate::source::Source;
 use crate::store::{Bound, SideKeys, StreamStore};
 use crate::subscription::Subscription;
+use crate::token::Token;
 
 /// What a subscription reads, once the server has been asked what it can do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

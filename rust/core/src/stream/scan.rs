@@ -6,11 +6,11 @@ use std::time::Duration;
 use super::StreamSource;
 use super::admit::{admit, note_bodiless};
 use super::overtaken::Open;
-use crate::batch::Token;
 use crate::entry::EntryId;
 use crate::error::Result;
 use crate::store::{Page, Pending};
 use crate::subscription::Subscription;
+use crate::token::Token;
 
 /// A finished scan rests at least this many times as long as it took, so that scanning never becomes the load.
 const REST: u32 = 50;

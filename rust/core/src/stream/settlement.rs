@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::{StreamSource, starts};
 use crate::backoff::growing;
-use crate::batch::{Origin, Token};
+use crate::batch::Origin;
 use crate::entry::EntryId;
 use crate::error::{Error, Result};
 use crate::event::Level;
@@ -14,6 +14,7 @@ use crate::settle::{Outcome, Work};
 use crate::source::Source;
 use crate::store::{Action, Order, Verdict};
 use crate::subscription::Subscription;
+use crate::token::Token;
 
 /// Ids per command: a script on so many takes the server about a millisecond.
 pub(super) const CHUNK: usize = 500;

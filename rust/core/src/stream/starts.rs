@@ -7,12 +7,13 @@ use std::time::Duration;
 use super::attempts::Attempts;
 use super::gate::Gate;
 use super::{StreamSource, settlement};
-use crate::batch::{Origin, Token};
+use crate::batch::Origin;
 use crate::entry::EntryId;
 use crate::error::Result;
 use crate::event::Level;
 use crate::store::{StartMark, Verdict};
 use crate::subscription::Subscription;
+use crate::token::Token;
 
 /// Marks looked at in one step of pruning, the pauses before the first step, after a step, and after the last one.
 const STEP: usize = 200;
