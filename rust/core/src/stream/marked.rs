@@ -5,7 +5,8 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::marks::{Ledger, Marks, Releasing};
+use super::ledger::{Ledger, Releasing};
+use super::marks::Marks;
 use crate::entry::EntryId;
 use crate::error::{Error, Result};
 use crate::event::{Level, State};

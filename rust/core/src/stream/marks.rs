@@ -1,6 +1,5 @@
 //! Idempotency, on the way in: no message reaches a lane without its mark. The way out is in `marked`.
 
-use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -8,85 +7,20 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
+use super::ledger::{Ledger, Waiting};
+use super::settings::MarkSettings;
 use super::{StreamSource, admit};
 use crate::backoff::Quiet;
 use crate::batch::{Batch, Mark};
-use crate::entry::EntryId;
 use crate::error::{Error, Result};
 use crate::event::{Level, State};
 use crate::inbox::Arrival;
-use crate::mark::{MarkKey, MarkKeys, MarkState, MarkStep, MarkStore, natural_key};
+use crate::mark::{MarkKey, MarkState, MarkStep, natural_key};
 use crate::subscription::{Settled, Subscription};
 use crate::token::Token;
 
 /// How often to look whether entries still wait, at a stop that works them off.
 const AGAIN: Duration = Duration::from_millis(20);
-
-/// What the user chose for the marks of one subscription.
-#[derive(Debug)]
-pub struct MarkSettings {
-    /// Where they are kept.
-    pub store: Arc<dyn MarkStore>,
-    /// What computes their keys, where that is not done here.
-    pub keys: Option<Arc<dyn MarkKeys>>,
-    /// Stands before every key: stream, group and subscription.
-    pub prefix: String,
-    /// This consumer in this life.
-    pub owner: String,
-    /// How long a working mark lasts without a renewal.
-    pub lease: Duration,
-    /// How long a done one is kept.
-    pub ttl: Duration,
-    /// Entries that wait for another one of their message, at most, where the rest may come back by recovery. None:
-    /// nobody brings them back, so all of them wait here.
-    pub most_waiting: Option<usize>,
-}
-
-/// An entry that waits for its message's mark.
-#[derive(Debug)]
-pub(super) struct Waiting {
-    token: Token,
-    key: MarkKey,
-    /// It was asked for and there was no answer: it may be ours.
-    asked: bool,
-}
-
-/// A mark that is to be taken away, and when that was tried first, in milliseconds of the clock.
-pub(super) type Releasing = (MarkKey, Option<u64>);
-
-#[derive(Debug, Default)]
-pub(super) struct Ledger {
-    /// The marks of the entries held here.
-    pub(super) by_entry: HashMap<EntryId, MarkKey>,
-    /// The same marks, and those that are being taken away.
-    pub(super) in_use: HashSet<MarkKey>,
-    pub(super) waiting: VecDeque<Waiting>,
-    pub(super) releasing: Vec<Releasing>,
-    /// Handled, and the mark does not say so yet; the entry, where it is still to be acknowledged.
-    pub(super) unfinished: Vec<(MarkKey, Option<Token>)>,
-    /// The store fails: what comes waits behind what is there.
-    pub(super) failing: bool,
-    /// Some marks cannot be made done, and it was said so.
-    pub(super) refusing: bool,
-}
-
-impl Ledger {
-    fn register(&mut self, id: EntryId, key: &MarkKey) {
-        self.by_entry.insert(id, Arc::clone(key));
-        self.in_use.insert(Arc::clone(key));
-    }
-
-    /// Whether the mark is in the hands of another entry here, or on its way out.
-    fn is_used_by_another(&self, id: EntryId, key: &MarkKey) -> bool {
-        self.in_use.contains(key) && self.by_entry.get(&id) != Some(key)
-    }
-
-    /// Nothing of ours stands under this key. True: somebody here waits for that.
-    pub(super) fn free(&mut self, key: &MarkKey) -> bool {
-        self.in_use.remove(key);
-        self.waiting.iter().any(|waiting| waiting.key == *key)
-    }
-}
 
 /// The marks of one subscription.
 #[derive(Debug)]

@@ -12,6 +12,7 @@ mod idempotency;
 mod janitor;
 mod keep;
 mod lease;
+mod ledger;
 mod line;
 mod marked;
 mod marks;
@@ -30,8 +31,8 @@ use std::time::Duration;
 use async_trait::async_trait;
 
 pub use group::{Group, Groups};
-pub use marks::{MarkSettings, Marks};
-pub use settings::{Cap, Mode, StreamSettings};
+pub use marks::Marks;
+pub use settings::{Cap, MarkSettings, Mode, StreamSettings};
 pub use trim::Trimmer;
 
 use gate::Gate;

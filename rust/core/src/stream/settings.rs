@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::backoff::Backoff;
+use crate::mark::{MarkKeys, MarkStore};
 use crate::settle::Outcome;
 use crate::store::Bound;
 
@@ -71,4 +72,24 @@ pub struct StreamSettings {
     pub cap: Option<Cap>,
     /// Waits between attempts to reach the server.
     pub reconnect: Backoff,
+}
+
+/// What the user chose for the marks of one subscription.
+#[derive(Debug)]
+pub struct MarkSettings {
+    /// Where they are kept.
+    pub store: Arc<dyn MarkStore>,
+    /// What computes their keys, where that is not done here.
+    pub keys: Option<Arc<dyn MarkKeys>>,
+    /// Stands before every key: stream, group and subscription.
+    pub prefix: String,
+    /// This consumer in this life.
+    pub owner: String,
+    /// How long a working mark lasts without a renewal.
+    pub lease: Duration,
+    /// How long a done one is kept.
+    pub ttl: Duration,
+    /// Entries that wait for another one of their message, at most, where the rest may come back by recovery. None:
+    /// nobody brings them back, so all of them wait here.
+    pub most_waiting: Option<usize>,
 }
