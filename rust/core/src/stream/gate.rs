@@ -75,6 +75,11 @@ impl Gate {
         self.wake.notify_one();
     }
 
+    /// This one is about to come here, and the lanes keep its key for it.
+    pub(super) fn expect_head(&self, id: EntryId) {
+        self.line.lock().heads.insert(id);
+    }
+
     /// Something started or is done.
     pub(super) fn moved_on(&self) {
         if self.busy.load(Ordering::Acquire) {

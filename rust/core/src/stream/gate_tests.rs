@@ -16,7 +16,7 @@ use crate::model::{AddId, GroupRead, Model, ModelStore, Position};
 use crate::settle::{Outcome, Settler};
 use crate::source::Source;
 use crate::store::{Page, Pending, StreamStore};
-use crate::subscription::{Parts, Subscription};
+use crate::subscription::{Parts, Settled, Subscription};
 use crate::token::Token;
 
 const MARKS: &str = "{s}:g:attempts";
@@ -358,4 +358,22 @@ async fn with_a_cap_of_one_fresh_entries_are_marked_as_well() {
     assert_eq!((running.len(), bench.marks()), (1, vec![mark(usize::MAX, "1b")]));
     bench.settle(&running, Outcome::Ack).await;
     assert!(bench.marks().is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_was_let_through_behind_the_head_of_its_key_does_not_keep_that_from_passing() {
+    for workers in [1, 2] {
+        let bench = Bench::new(5, workers, &["a", "a", "a"]).await;
+        bench.claim().await;
+        let running = bench.started().await;
+        assert_eq!((bench.numbers(&running), bench.marks()), (vec![0], vec![mark(0, "1b?"), mark(1, "1b?")]));
+        // The lanes would not start the second one before this one is back.
+        assert_eq!(bench.subscription.keep(&running[0], Duration::from_secs(1)), Settled::Taken);
+        bench.subscription.clock.advance(Duration::from_secs(1));
+        rest().await;
+        let arrivals = std::iter::from_fn(|| bench.subscription.inbox.pop());
+        let arrived: Vec<_> = arrivals.flat_map(|arrival| arrival.tokens()).collect();
+        assert_eq!(bench.numbers(&arrived), [1, 0]);
+        assert_eq!(bench.marks(), [mark(0, "2b?"), mark(1, "1b?")]);
+    }
 }

@@ -154,6 +154,9 @@ async fn count(
                 subscription.settle(&token, Outcome::Retry(Some(Duration::ZERO)));
             }
         } else {
+            if let Some(gate) = &source.gate {
+                gate.expect_head(head.token.id());
+            }
             admit::take_in(source, subscription, raw, now).await;
         }
         subscription.let_go(&head.token);

@@ -28,6 +28,8 @@ pub(super) struct Waiting {
     next: Next,
     /// It may be marked ahead of the lanes.
     may_wait: bool,
+    /// The lanes keep its key for it: what was let through behind it starts after it.
+    is_head: bool,
 }
 
 /// One that was let through and is not done.
@@ -59,6 +61,8 @@ pub(super) struct Line {
     pub(super) arrived: VecDeque<Token>,
     waiting: VecDeque<Waiting>,
     pub(super) passed: BTreeMap<EntryId, Passed>,
+    /// Those of what has come that the lanes keep their keys for.
+    pub(super) heads: HashSet<EntryId>,
     /// What waits is given back: nothing more is let through.
     closed: bool,
     /// Since when, in milliseconds of the clock, one that has to run alone waits, and runs.
@@ -103,7 +107,11 @@ impl Line {
         let mut exhausted = Vec::new();
         let came = tokens.len().min(self.arrived.len());
         self.arrived.drain(..came);
-        for (at, token) in tokens.iter().enumerate().filter(|(_, token)| token.mark() == Mark::Queued) {
+        for (at, token) in tokens.iter().enumerate() {
+            let is_head = self.heads.remove(&token.id());
+            if token.mark() != Mark::Queued {
+                continue;
+            }
             let mark = marks.get(at).and_then(Option::as_deref).and_then(Attempts::parse);
             // With a cap of one even the first start is marked. Otherwise it may have been started as a fresh entry.
             let doubtful = cap.attempts > 1;
@@ -116,7 +124,12 @@ impl Line {
                 let passed = Passed { token, before: attempts, now: attempts, alone: false, may_wait };
                 self.passed.insert(passed.token.id(), passed);
             } else {
-                self.waiting.push_back(Waiting { token, attempts, next, may_wait });
+                let waiting = Waiting { token, attempts, next, may_wait, is_head };
+                if is_head {
+                    self.waiting.push_front(waiting);
+                } else {
+                    self.waiting.push_back(waiting);
+                }
             }
         }
         exhausted
@@ -150,8 +163,12 @@ impl Line {
     /// Choose the next to go, by their places in line: some that may run beside others, or one that runs alone.
     fn choose(&mut self, workers: usize, now: u64) -> (Vec<usize>, bool) {
         let others = self.others_may_go(now);
-        let running: Vec<_> = self.passed.values().filter(|passed| passed.is_running()).collect();
-        let unstarted: Vec<_> = running.iter().filter(|passed| passed.is_unstarted()).collect();
+        let heads = self.waiting.iter().filter(|waiting| waiting.is_head);
+        let kept: HashSet<_> = heads.map(|waiting| waiting.token.slot().partition).collect();
+        // What was let through behind one that the lanes keep its key for can't start before it, and is not waited for.
+        let is_behind = |passed: &Passed| passed.is_unstarted() && kept.contains(&passed.token.slot().partition);
+        let mut running = self.passed.values().filter(|passed| passed.is_running() && !is_behind(passed));
+        let unstarted: Vec<_> = self.passed.values().filter(|passed| passed.is_unstarted()).collect();
         let mut taken: HashSet<u16> = unstarted.iter().map(|passed| passed.token.slot().partition).collect();
         let mut room = workers.saturating_sub(unstarted.iter().filter(|passed| !passed.may_wait).count());
         let room_ahead = self.ahead.max(workers).saturating_sub(unstarted.len());
@@ -159,12 +176,13 @@ impl Line {
         for (at, waiting) in self.waiting.iter().enumerate().take(LOOK) {
             // Not past one of the same key, and one of a key at a time: a key that is stuck keeps no others back.
             let partition = waiting.token.slot().partition;
-            if partition != KEYLESS && !taken.insert(partition) {
+            if partition != KEYLESS && !taken.insert(partition) && !waiting.is_head {
                 continue;
             }
+            let has_room = waiting.is_head || chosen.len() < room_ahead && (waiting.may_wait || room > 0);
             match waiting.next {
-                Next::Beside if others && chosen.len() < room_ahead && (waiting.may_wait || room > 0) => {
-                    room -= usize::from(!waiting.may_wait);
+                Next::Beside if others && has_room => {
+                    room = room.saturating_sub(usize::from(!waiting.may_wait));
                     chosen.push(at);
                 }
                 Next::Alone if alone.is_none() => alone = Some(at),
@@ -172,7 +190,7 @@ impl Line {
             }
         }
         match alone {
-            Some(at) if chosen.is_empty() && running.is_empty() => (vec![at], true),
+            Some(at) if chosen.is_empty() && running.next().is_none() => (vec![at], true),
             _ => (chosen, false),
         }
     }
