@@ -3,30 +3,20 @@
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
-use parking_lot::Mutex;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList};
 use ruststream_core::entry::KEYLESS;
 use ruststream_core::event::Event;
-use ruststream_core::gather::{Gather, Look};
+use ruststream_core::gather::Look;
 use ruststream_core::token::Token;
 
 use crate::batch_context::{BatchContext, Element};
+use crate::binding::{Batching, Binding};
 use crate::call;
 use crate::consumer::Consumer;
 use crate::context::Context;
-use crate::drive::{self, Acks, Binding, Call, SLICE};
+use crate::drive::{self, Acks, Call, SLICE};
 use crate::queue::Queued;
-
-/// How a subscription makes batches.
-#[derive(Debug)]
-pub(crate) struct Batching {
-    pub(crate) gather: Mutex<Gather>,
-    /// Decodes a payload that is not empty; none where each entry's headers decide.
-    pub(crate) decode: Option<Py<PyAny>>,
-    /// Decodes a delivery whatever its form, or says what is wrong with it.
-    pub(crate) extract: Py<PyAny>,
-}
 
 /// What is ready for a worker that asks.
 enum Taken {

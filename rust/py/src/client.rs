@@ -3,22 +3,21 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::Bytes;
 use pyo3::prelude::*;
-use pyo3::types::{PyBytes, PyDict, PyList, PySequence, PyTuple};
+use pyo3::types::{PyBytes, PyDict, PyList, PySequence};
 use ruststream_core::backoff::Backoff;
 use ruststream_core::clock::Clock;
 use ruststream_core::error::Result;
-use ruststream_core::header;
 use ruststream_core::inspect::Inspect;
 use ruststream_core::mark::{MarkKey, MarkState, MarkStep};
 use ruststream_core::model::{ModelStore, Models};
 use ruststream_core::publish::{Kind, Publisher};
 use ruststream_core::redis::{Address, RedisStore};
-use ruststream_core::store::{Abilities, Append, StreamStore, Trim};
+use ruststream_core::store::{Abilities, Append, StreamStore};
 use ruststream_core::stream::Groups;
 use tokio_util::sync::CancellationToken;
 
+use crate::append::{fields, pairs, trim};
 use crate::engine::Engine;
 use crate::entry_id::EntryId;
 use crate::tasks::Tasks;
@@ -313,37 +312,6 @@ fn server(engine: &Engine, url: &str, username: Option<&str>, password: Option<&
 /// Seconds of Python as a duration; nonsense was refused before.
 pub(crate) fn seconds(seconds: f64) -> Duration {
     Duration::try_from_secs_f64(seconds.max(0.0)).unwrap_or(Duration::MAX)
-}
-
-pub(crate) fn pairs(headers: &Bound<'_, PySequence>) -> PyResult<Vec<(Bytes, Bytes)>> {
-    let mut pairs = Vec::with_capacity(headers.len()?);
-    for header in headers.try_iter()? {
-        let header = header?;
-        let header = header.cast::<PyTuple>()?;
-        let (name, value) = (header.get_item(0)?, header.get_item(1)?);
-        let name = [header::PREFIX, name.cast::<PyBytes>()?.as_bytes()].concat();
-        pairs.push((name.into(), Bytes::copy_from_slice(value.cast::<PyBytes>()?.as_bytes())));
-    }
-    Ok(pairs)
-}
-
-pub(crate) fn fields(payload: &[u8], headers: &[(Bytes, Bytes)], key: Option<&[u8]>) -> Vec<(Bytes, Bytes)> {
-    let mut fields = Vec::with_capacity(headers.len() + 2);
-    fields.push((Bytes::from_static(header::PAYLOAD), Bytes::copy_from_slice(payload)));
-    fields.extend_from_slice(headers);
-    if let Some(key) = key {
-        fields.push((Bytes::from_static(header::KEY), Bytes::copy_from_slice(key)));
-    }
-    fields
-}
-
-pub(crate) fn trim(maxlen: Option<u64>, minid: Option<String>, approximate: bool) -> Option<Trim> {
-    let (strategy, threshold) = match (maxlen, minid) {
-        (Some(length), _) => ("MAXLEN", length.to_string()),
-        (None, Some(id)) => ("MINID", id),
-        (None, None) => return None,
-    };
-    Some(Trim { strategy, threshold, approximate })
 }
 
 fn mark_states(py: Python<'_>, states: Vec<MarkState>) -> PyResult<Py<PyAny>> {

@@ -3,7 +3,7 @@
 //! A lane's Python is only needed where a handler suspends, returns an outcome or raises. The handler still runs inside
 //! the lane's task and in a context of its own, so `asyncio.timeout`, `TaskGroup` and `current_task()` behave.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use pyo3::exceptions::PyRuntimeError;
@@ -14,7 +14,7 @@ use ruststream_core::lanes::Lanes;
 use ruststream_core::subscription::Settled;
 use ruststream_core::token::Token;
 
-use crate::batch_drive::Batching;
+use crate::binding::Binding;
 use crate::consumer::Consumer;
 use crate::context::Context;
 use crate::queue::Queued;
@@ -32,46 +32,6 @@ const BUDGET: u32 = 64;
 pub(crate) const SLICE: Duration = Duration::from_millis(5);
 /// The time is looked at every so many deliveries.
 const LOOK: u32 = 8;
-
-/// The common shapes of a handler, called without Python in between: `handler(decode(payload)[, context])`.
-#[derive(Debug)]
-pub(crate) struct Direct {
-    pub(crate) decode: Py<PyAny>,
-    pub(crate) handler: Py<PyAny>,
-    pub(crate) with_context: bool,
-}
-
-/// What the Python side of a subscription is made of.
-#[derive(Debug)]
-pub(crate) struct Binding {
-    pub(crate) owner: Py<PyAny>,
-    pub(crate) invoke: Py<PyAny>,
-    pub(crate) key_of: Option<Py<PyAny>>,
-    pub(crate) direct: Option<Direct>,
-    /// Of a handler that takes batches: `invoke(messages, batch)` makes its coroutine.
-    pub(crate) batching: Option<Batching>,
-    pub(crate) copy_context: Py<PyAny>,
-    pub(crate) step: Py<PyAny>,
-    pub(crate) stepper: Py<Stepper>,
-}
-
-/// Steps a coroutine once without the `StopIteration` that `send` would raise for its result.
-#[pyclass(frozen, module = "ruststream._core")]
-#[derive(Debug, Default)]
-pub(crate) struct Stepper {
-    yielded: AtomicBool,
-}
-
-#[pymethods]
-impl Stepper {
-    /// The coroutine's result, or what it waits for; `yielded` tells which.
-    fn step<'py>(&self, coroutine: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
-        self.yielded.store(false, Ordering::Relaxed);
-        let (yielded, value) = call::send(coroutine)?;
-        self.yielded.store(yielded, Ordering::Relaxed);
-        Ok(value)
-    }
-}
 
 /// Run ready deliveries until one needs Python's care: see `Consumer.drive` in the stub.
 pub(crate) fn drive(slf: &Bound<'_, Consumer>, cancelling: &Bound<'_, PyAny>) -> PyResult<Py<PyAny>> {

@@ -3,8 +3,10 @@
 //! Only the loop thread attaches to Python. Nothing that a Rust thread can drop holds a Python object; the futures
 //! of the control plane (connect, open, close) are the one exception, and none is left after a close.
 
+mod append;
 mod batch_context;
 mod batch_drive;
+mod binding;
 mod call;
 mod client;
 mod consumer;
@@ -16,11 +18,14 @@ mod engine;
 mod entry_id;
 mod errors;
 mod letters;
+mod life;
 mod marks;
+mod methods;
 mod outcomes;
 mod queue;
 mod rows;
 mod runtime;
+mod settle;
 mod tasks;
 mod trial;
 
