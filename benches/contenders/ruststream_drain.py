@@ -7,7 +7,7 @@ from benches.measure import Job, Meter, main
 from benches.payments import GROUP, Payment
 from ruststream import Context, RustStream
 from ruststream.redis import RedisBroker, RedisStream, StreamOptions
-from ruststream.subscriber import SubscriberOptions
+from ruststream.registration import SubscriberOptions
 
 WORKERS = 8
 MIN_IDLE = 30

@@ -12,7 +12,7 @@ from benches.measure import Job, Meter, main, settled
 from benches.payments import GROUP, LETTERS, PIPELINE, REPLIES, Payment, beside, payment
 from ruststream import BatchContext, Context, Idempotent, Outcome, RustStream, dead_letter, retry
 from ruststream.redis import RedisBroker, RedisStream, Trim
-from ruststream.subscriber import SubscriberOptions
+from ruststream.registration import SubscriberOptions
 
 TEN_MINUTES = 600
 SOON = 0.05

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from typing import TypeVar, Unpack
 
 from ruststream.errors import ConfigError
+from ruststream.registration import Registration, Source, SubscriberOptions, check_source
 from ruststream.signature import Handler
-from ruststream.subscriber import Registration, Source, SubscriberOptions, check_source
 
 F = TypeVar("F", bound=Handler)
 

@@ -10,29 +10,24 @@ from collections.abc import Callable, Coroutine, Sequence
 from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakValueDictionary
 
-from ruststream._core import ACK, DEAD_LETTER, DROP, LEAVE, RETRY, BatchContext, Consumer, Context, EntryId
+from ruststream._core import ACK, DEAD_LETTER, LEAVE, BatchContext, Context, EntryId
 from ruststream.batches import Batches
+from ruststream.consumer import CODES, batch, direct, make_consumer
 from ruststream.context import HeadersView
 from ruststream.errors import DecodeError, RustStreamError
 from ruststream.lane import Lane
 from ruststream.marks import Marking
 from ruststream.outcome import Outcome, cause_text, leave, meaningless
 from ruststream.policy import leaves, said_by
-from ruststream.redis.stream import group_key
 from ruststream.timeouts import Timeout
 
 if TYPE_CHECKING:
-    from ruststream.codec import Decode
-    from ruststream.handler import HandlerPlan
     from ruststream.loop import Bell
     from ruststream.redis.broker import RedisBroker
     from ruststream.redis.stream import RedisStream
-    from ruststream.signature import Handler
     from ruststream.subscriber import Subscriber
 
 _log: Final = logging.getLogger("ruststream.subscription")
-
-_CODES: Final = {"ack": ACK, "drop": DROP, "retry": RETRY, "leave": LEAVE, "dead_letter": DEAD_LETTER}
 
 
 class Subscription:
@@ -72,38 +67,15 @@ class Subscription:
         self._hands_back = source.recovers or source.min_idle is not None
         idempotency = subscriber.idempotency
         self._marking = None if idempotency is None else Marking(self, subscriber, idempotency)
-        self.consumer_core = Consumer(
-            bell.engine,
+        self.consumer_core = make_consumer(
+            subscriber,
             broker.client,
-            name=self.name,
-            stream=subscriber.stream,
-            group=subscriber.group,
-            consumer=self.consumer,
-            mode=source.mode,
-            min_idle=source.min_idle,
-            count=source.count,
-            block=source.block,
-            start_id=source.start_id,
-            start_at=None if source.start_at is None else source.start_at.position,
-            create_group=source.create_group,
-            recreate_group=source.on_missing_group == "recreate",
-            max_in_flight=subscriber.max_in_flight,
-            by_key=subscriber.by_key,
-            renew_stalled=subscriber.renew_stalled,
-            delay_key=subscriber.delay_key,
-            fixed_consumer=source.consumer is not None,
-            strict=subscriber.strict,
-            forget_after=source.forget_after,
-            trim=None if source.trim is None else (source.trim.policy, source.trim.figure),
-            dead_letter=subscriber.dead_letter,
-            workers=subscriber.workers * (subscriber.batch or 1),
-            max_attempts=subscriber.max_attempts,
-            attempts_key=group_key(subscriber.stream, subscriber.group, "attempts"),
-            on_exhausted=_CODES[subscriber.on_exhausted.kind],
-            marks=None if self._marking is None else self._marking.settings(broker.client),
+            bell,
+            self.consumer,
+            self._marking,
         )
         self.consumer_core.bind(
-            self, subscriber.plan.invoke, subscriber.key_of, _direct(subscriber.plan), _batch(subscriber)
+            self, subscriber.plan.invoke, subscriber.key_of, direct(subscriber.plan), batch(subscriber)
         )
         self._batches = None if subscriber.batch is None else Batches(self)
         self._timeout = (
@@ -326,7 +298,7 @@ class Subscription:
         if outcome.kind == "dead_letter":
             ours = self._dead_letter(ctx, outcome, error, exhausted=exhausted)
         else:
-            ours = self.consumer_core.settle(ctx, _CODES[outcome.kind], delay)
+            ours = self.consumer_core.settle(ctx, CODES[outcome.kind], delay)
         if not ours:
             _log.warning("%s: another consumer owns the entry by now, %r was not sent", self.where(ctx), outcome)
 
@@ -446,20 +418,6 @@ class Subscription:
             f"subscription {self.name}, stream {ctx.stream}, group {ctx.group}, consumer {ctx.consumer}, "
             f"entry {ctx.entry_id}, delivery {ctx.delivery_count}"
         )
-
-
-def _direct(plan: HandlerPlan) -> tuple[Decode, Handler, bool] | None:
-    """Return how the core may call the handler by itself, for the shapes that nearly all handlers have."""
-    if plan.decode is None or not plan.is_async or plan.shape == "other":
-        return None
-    return plan.decode, plan.handler, plan.shape == "payload_context"
-
-
-def _batch(subscriber: Subscriber) -> tuple[int, float, Callable[[Context], Any], Decode | None] | None:
-    """Return how the core makes batches for the handler; None where it takes one message at a time."""
-    if subscriber.batch is None:
-        return None
-    return subscriber.batch, subscriber.batch_wait, subscriber.plan.extract, subscriber.plan.decode
 
 
 def _ids(running: Context | BatchContext) -> tuple[EntryId, ...]:

@@ -11,7 +11,7 @@ from ruststream import BatchContext, Context, Header, Headers
 from ruststream.codec import codec_of
 from ruststream.errors import ConfigError
 from ruststream.redis.stream import RedisStream
-from ruststream.subscriber import Registration
+from ruststream.registration import Registration
 
 
 class Job(msgspec.Struct):

@@ -6,8 +6,9 @@ import logging
 import msgspec
 import pytest
 
+from ruststream.agreement import resolved
 from ruststream.errors import ConfigError, ConnectError, SubscribeError
-from ruststream.lifecycle import Life, resolved
+from ruststream.lifecycle import Life
 from ruststream.redis import RedisBroker, RedisStream, StreamStart
 
 

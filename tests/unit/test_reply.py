@@ -8,9 +8,9 @@ from typing import Any, Protocol, TypedDict
 import msgspec
 import pytest
 
+from ruststream.agreement import resolved
 from ruststream.codec import codec_of
 from ruststream.errors import ConfigError, PublishError
-from ruststream.lifecycle import resolved
 from ruststream.message import Reply, outgoing, stream_of
 from ruststream.outcome import Outcome
 from ruststream.publisher import Publisher

@@ -11,7 +11,7 @@ from ruststream.errors import ConfigError
 from ruststream.outcome import dead_letter, drop, leave, retry
 from ruststream.policy import Backoff
 from ruststream.redis.stream import RedisStream
-from ruststream.subscriber import Registration
+from ruststream.registration import Registration
 
 
 class Payment(msgspec.Struct):

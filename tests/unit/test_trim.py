@@ -6,8 +6,8 @@ from datetime import timedelta
 
 import pytest
 
+from ruststream.agreement import resolved
 from ruststream.errors import ConfigError
-from ruststream.lifecycle import resolved
 from ruststream.redis import RedisBroker, RedisStream, Trim
 
 

@@ -19,9 +19,10 @@ from ruststream.publisher import Publisher
 from ruststream.publishing import Publishing
 from ruststream.redis.address import read_address
 from ruststream.redis.stream import RedisStream
+from ruststream.registration import Registration, Source, SubscriberOptions, check_source
 from ruststream.router import Router
 from ruststream.signature import Handler
-from ruststream.subscriber import Registration, Source, Subscriber, SubscriberOptions, check_source
+from ruststream.subscriber import Subscriber
 from ruststream.transaction import Transaction
 from ruststream.wire import outgoing_message, outgoing_messages
 
