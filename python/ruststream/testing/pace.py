@@ -6,6 +6,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import timedelta
 from typing import Final, Protocol
 
 from ruststream._core import BatchContext, EntryId
@@ -13,6 +14,7 @@ from ruststream.errors import ConfigError, NotQuiescentError
 from ruststream.testing.stage import LiveStage, ModelStage, PumpedBell, RecordedStage, Running
 from ruststream.testing.subscription import RecordedSubscription
 
+_MOST_SECONDS: Final = 10 * 366 * 86_400.0
 MOST_LIVE: Final = 10.0
 """Seconds that a test on a real server may wait for its time to pass."""
 ADVANCE_CALLS: Final = 10
@@ -325,3 +327,17 @@ def alone(busy: list[str], what: str) -> Iterator[None]:
         yield
     finally:
         busy.pop()
+
+
+def passing_seconds(passing: object) -> float:
+    """Return what is to pass, in seconds.
+
+    Raises:
+        ConfigError: negative, not a number, or more than ten years.
+    """
+    value = passing.total_seconds() if isinstance(passing, timedelta) else passing
+    if isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value <= _MOST_SECONDS:
+        return float(value)
+    raise ConfigError(
+        f"advance takes seconds or a timedelta from 0 to ten years, not {passing!r}; time does not go back"
+    )

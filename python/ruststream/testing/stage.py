@@ -5,21 +5,23 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any, Final, TypeAlias
 
-from ruststream._core import BatchContext, Context, Engine
+from ruststream._core import BatchContext, Context, Engine, EntryId, RedisClient
 from ruststream.errors import ConfigError
 from ruststream.loop import Bell
 from ruststream.redis.broker import RedisBroker
+from ruststream.signature import Handler
 from ruststream.stage import Stage
 from ruststream.subscriber import Subscriber
 from ruststream.subscription import Subscription
 from ruststream.testing.record import SubscriberRecord
 from ruststream.testing.subscription import RecordedSubscription
-from ruststream.testing.view import stream_view
+from ruststream.testing.view import pending_view, stream_view
 
 Running: TypeAlias = Context | BatchContext
 """What a handler has in its hands."""
 START_MS: Final = 1_767_225_600_000
 """Where the clock stands when a test begins: the first of January 2026, UTC."""
+_THIEF: Final = "thief"
 
 
 class RecordedStage(Stage):
@@ -73,6 +75,54 @@ class RecordedStage(Stage):
     def moves(self) -> bool:
         """Return whether something goes on besides handlers that wait."""
         return any(subscription.moves for subscription in self.subscriptions)
+
+    def reader_of(self, stream: str | None) -> RedisBroker:
+        """Return the broker whose subscribers read the stream.
+
+        Raises:
+            ConfigError: nobody reads it.
+        """
+        readers = [one for one in self.subscriptions if one.subscriber.stream == stream]
+        if not readers:
+            known = ", ".join(sorted({one.subscriber.stream for one in self.subscriptions})) or "nothing"
+            raise ConfigError(f"no subscriber of the app reads stream {stream!r}: it reads {known}")
+        return readers[0].broker
+
+    def client_of(self, stream: str, other: RedisBroker) -> RedisClient:
+        """Return the client of the broker whose subscribers read the stream; where nobody does, that of the other."""
+        for one in self.subscriptions:
+            if one.subscriber.stream == stream:
+                return one.broker.client
+        return other.client
+
+    def steal(self, entry_id: EntryId) -> bool:
+        """Let another consumer take an entry over. False: no subscription has it pending."""
+        for one in self.subscriptions:
+            where = one.subscriber
+            pending = pending_view(one.broker.client, where.stream, where.group)
+            if any(row.entry_id == entry_id for row in pending):
+                one.broker.client.steal(where.stream, where.group, _THIEF, entry_id)
+                return True
+        return False
+
+    def named(self, subscription: Handler | str) -> str:
+        """Return the name of a subscription that is given by its handler, or by its name.
+
+        Raises:
+            ConfigError: there is no such subscription, or the handler has several.
+        """
+        known = self.subscriptions
+        if isinstance(subscription, str):
+            names = [one.name for one in known if one.name == subscription]
+        else:
+            names = [one.name for one in known if one.subscriber.plan.handler is subscription]
+        what = subscription if isinstance(subscription, str) else getattr(subscription, "__name__", repr(subscription))
+        if not names:
+            there = ", ".join(one.name for one in known) or "none"
+            raise ConfigError(f"{what} is no subscription of the app; there are: {there}")
+        if len(names) > 1:
+            raise ConfigError(f"{what} handles several subscriptions, give the name of one: {', '.join(names)}")
+        return names[0]
 
 
 class PumpedBell(Bell):

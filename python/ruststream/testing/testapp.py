@@ -6,11 +6,10 @@ import asyncio
 import time
 from collections.abc import Mapping
 from contextlib import suppress
-from datetime import timedelta
 from types import TracebackType
 from typing import Final, Self
 
-from ruststream._core import EntryId, RedisClient
+from ruststream._core import EntryId
 from ruststream.app import RustStream
 from ruststream.context import entry_id_text
 from ruststream.errors import ConfigError, ConnectError
@@ -21,20 +20,17 @@ from ruststream.redis.address import read_address
 from ruststream.redis.broker import RedisBroker
 from ruststream.signature import Handler
 from ruststream.stage import HERE
-from ruststream.testing.pace import Budget, LivePace, ModelPace, Pace, alone
+from ruststream.testing.pace import Budget, LivePace, ModelPace, Pace, alone, passing_seconds
 from ruststream.testing.record import Call, SubscriberRecord
 from ruststream.testing.stage import LiveStage, ModelStage
-from ruststream.testing.subscription import RecordedSubscription
 from ruststream.testing.view import Entry, PendingEntry, StreamView, pending_view, stream_view
 
-_MOST_SECONDS: Final = 10 * 366 * 86_400.0
 _DRAIN: Final = 0.5
 """Seconds that handlers get to end when the test is over."""
 _LOOK: Final = 0.002
 """Seconds of real time between two looks at what is still to be answered then."""
 _STEP_NS: Final = 1_000_000_000
 """What passes of the model's time between them, at most."""
-_THIEF: Final = "thief"
 _FAULTS: Final = ("read", "ack", "publish")
 
 
@@ -172,7 +168,7 @@ class TestApp:
         with alone(self._busy, "publish"):
             held = self._stage.suspended()
             stream = stream_of(type(message)) if stream is None else stream
-            entry_id = await self._reads(stream).publish(
+            entry_id = await self._stage.reader_of(stream).publish(
                 message, stream, key=key, headers=headers, content_type=content_type
             )
             self._published.add((stream, entry_id))
@@ -203,7 +199,7 @@ class TestApp:
         """
         pace = self._open()
         with alone(self._busy, "advance"):
-            await pace.advance(_seconds(passing), self._stage.suspended() if wait else None)
+            await pace.advance(passing_seconds(passing), self._stage.suspended() if wait else None)
 
     async def settle(self) -> None:
         """Return once nothing is left to do now: all handlers have ended and their outcomes are carried out.
@@ -225,7 +221,7 @@ class TestApp:
             ConfigError: there is no such subscription.
         """
         pace = self._open()
-        name = self._name(subscription)
+        name = self._stage.named(subscription)
         with alone(self._busy, "crash"):
             gone = next(one for one in self._stage.subscriptions if one.name == name)
             life = self.app.life
@@ -252,13 +248,8 @@ class TestApp:
         self._open()
         found = entry.entry_id if isinstance(entry, Call) else entry
         entry_id = found if isinstance(found, EntryId) else EntryId.parse(entry_id_text(found, "steal(entry)"))
-        for one in self._stage.subscriptions:
-            where = one.subscriber
-            pending = pending_view(one.broker.client, where.stream, where.group)
-            if any(row.entry_id == entry_id for row in pending):
-                one.broker.client.steal(where.stream, where.group, _THIEF, entry_id)
-                return
-        raise ConfigError(f"entry {entry_id} is not pending in any group of the app: nothing is left to steal")
+        if not self._stage.steal(entry_id):
+            raise ConfigError(f"entry {entry_id} is not pending in any group of the app: nothing is left to steal")
 
     def fail_next(self, operation: str, error: BaseException | None = None) -> None:
         """Let the next such operation of a subscription or publisher fail.
@@ -296,7 +287,7 @@ class TestApp:
             ConfigError: there is no such subscription, or the handler has several.
         """
         self._open()
-        return self._stage.records[self._name(subscription)]
+        return self._stage.records[self._stage.named(subscription)]
 
     def published(self, stream: str) -> list[Entry]:
         """Return what the app has published to a stream, the oldest first: all that is there but for the test's own."""
@@ -306,12 +297,12 @@ class TestApp:
         """Return a stream as it is now."""
         self._open()
         self._streams.add(name)
-        return stream_view(self._client(name), name)
+        return stream_view(self._stage.client_of(name, self.app.brokers[0]), name)
 
     def pending(self, stream: str, group: str) -> list[PendingEntry]:
         """Return what was delivered to a group and is not settled, by id."""
         self._open()
-        return pending_view(self._client(stream), stream, group)
+        return pending_view(self._stage.client_of(stream, self.app.brokers[0]), stream, group)
 
     @property
     def now(self) -> float:
@@ -356,40 +347,3 @@ class TestApp:
         if self._pace is None:
             raise ConfigError("this TestApp is not open: use it as `async with TestApp(app) as t:`")
         return self._pace
-
-    def _reads(self, stream: str | None) -> RedisBroker:
-        """Return the broker whose subscribers read the stream."""
-        readers = [one for one in self._stage.subscriptions if one.subscriber.stream == stream]
-        if not readers:
-            known = ", ".join(sorted({one.subscriber.stream for one in self._stage.subscriptions})) or "nothing"
-            raise ConfigError(f"no subscriber of the app reads stream {stream!r}: it reads {known}")
-        return readers[0].broker
-
-    def _client(self, stream: str) -> RedisClient:
-        for one in self._stage.subscriptions:
-            if one.subscriber.stream == stream:
-                return one.broker.client
-        return self.app.brokers[0].client
-
-    def _name(self, subscription: Handler | str) -> str:
-        known: list[RecordedSubscription] = self._stage.subscriptions
-        if isinstance(subscription, str):
-            names = [one.name for one in known if one.name == subscription]
-        else:
-            names = [one.name for one in known if one.subscriber.plan.handler is subscription]
-        what = subscription if isinstance(subscription, str) else getattr(subscription, "__name__", repr(subscription))
-        if not names:
-            there = ", ".join(one.name for one in known) or "none"
-            raise ConfigError(f"{what} is no subscription of the app; there are: {there}")
-        if len(names) > 1:
-            raise ConfigError(f"{what} handles several subscriptions, give the name of one: {', '.join(names)}")
-        return names[0]
-
-
-def _seconds(passing: object) -> float:
-    value = passing.total_seconds() if isinstance(passing, timedelta) else passing
-    if isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value <= _MOST_SECONDS:
-        return float(value)
-    raise ConfigError(
-        f"advance takes seconds or a timedelta from 0 to ten years, not {passing!r}; time does not go back"
-    )
