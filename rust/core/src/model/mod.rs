@@ -26,6 +26,7 @@ mod marks;
 mod models;
 mod node;
 mod operations;
+mod orders;
 mod pending;
 mod read;
 mod reader;

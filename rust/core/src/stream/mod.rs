@@ -6,6 +6,8 @@ mod attempts;
 mod delay;
 mod gate;
 #[cfg(test)]
+mod gate_bench;
+#[cfg(test)]
 mod gate_tests;
 mod group;
 mod idempotency;
@@ -17,6 +19,7 @@ mod line;
 mod marked;
 mod marks;
 mod overtaken;
+mod passing;
 mod reader;
 mod scan;
 mod settings;
@@ -318,7 +321,7 @@ impl Source for StreamSource {
             keep::run(self, subscription),
             janitor::run(self, subscription),
             trim::run(self, subscription),
-            gate::run(self, subscription),
+            passing::run(self, subscription),
         );
     }
 
