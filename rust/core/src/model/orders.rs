@@ -79,7 +79,7 @@ impl ModelStore {
             }
             if let Some((key, ids)) = marks {
                 // One that stays is found later, as on a server.
-                let _ = keyspace.unmark_starts(origin, key, ids);
+                let _ = keyspace.unmark_settled(origin, key, ids, acks);
             }
             if deletes {
                 let ids: Vec<_> = orders.iter().map(|order| order.token.id()).collect();

@@ -31,6 +31,22 @@ impl Keyspace {
         Ok(verdicts)
     }
 
+    /// Take away the marks of what was acknowledged, and of those of the others that are not pending any more.
+    pub(super) fn unmark_settled(
+        &mut self,
+        origin: &Origin,
+        key: &str,
+        ids: &[EntryId],
+        acks: &[EntryId],
+    ) -> Result<()> {
+        let (acked, others): (Vec<EntryId>, Vec<EntryId>) = ids.iter().copied().partition(|id| acks.contains(id));
+        let acked: Vec<_> = acked.iter().map(EntryId::to_string).collect();
+        if !acked.is_empty() {
+            self.hdel(key, &acked)?;
+        }
+        self.unmark_starts(origin, key, &others).map(drop)
+    }
+
     pub(super) fn unmark_starts(&mut self, origin: &Origin, key: &str, ids: &[EntryId]) -> Result<usize> {
         let mut gone = Vec::new();
         for id in ids {
