@@ -15,6 +15,7 @@ CLAIMING = places("claiming-8.10", "recovering-8.10")
 EVERYWHERE = CLAIMING | places("recovering-7.0", "recovering-valkey", "new+reclaim-8.2")
 OPTIONS = {"min_idle": 30, "block": 0.2}
 WRITTEN = "written"
+DELAYED = f"{{{STREAM}}}:{GROUP}:delayed"
 WRITES: dict[str, dict[str, Any]] = {
     "reply": {"replies": True, "subscriber": {"reply_to": WRITTEN}},
     "letter": {"refuses": True, "subscriber": {"dead_letter": WRITTEN}},
@@ -85,3 +86,81 @@ def test_what_is_written_with_an_ack_is_written_once_where_the_entry_was_deliver
 
     assert witness.xlen(WRITTEN) == 1
     assert [effect.payment for effect in worker.effects] == [1]
+
+
+@pytest.mark.parametrize("subscriber", [{}, {"max_attempts": 5}], ids=["uncapped", "capped"])
+def test_the_head_of_a_key_runs_again_where_its_process_has_claimed_it_once_more(place, start_worker, subscriber):
+    """With a strict order it stays the next of its key: a claim of the same process is no reason to give it up."""
+    server, witness, modes = place
+    strict = {"by_key": True, "order": "strict"} | subscriber
+    worker = start_worker(server, *modes, options=OPTIONS, subscriber=strict, hold=["started:1"]).started()
+    [entry] = add_ids(witness, 1, misdeed="retries after 0.5").values()
+    worker.at("started:1")
+    add_ids(witness, 2)
+    # It comes once more before it is run again; whoever runs it does not know of that yet.
+    witness.xclaim(STREAM, GROUP, pending(witness)[entry].consumer, 0, [entry])
+    worker.go()
+    eventually(lambda: not pending(witness) and len(worker.effects) >= 2)
+
+    assert [effect.payment for effect in worker.effects] == [1, 2]
+    assert "settled too late" not in worker.log
+
+
+def test_a_retry_is_delayed_where_its_process_has_claimed_the_entry_once_more(place, start_worker):
+    """It comes back when it is due, not when min_idle is over: a claim of the same process keeps the delay."""
+    server, witness, modes = place
+    worker = start_worker(server, *modes, options=OPTIONS, hold=["started:1"]).started()
+    [entry] = add_ids(witness, 1, misdeed="retries after 0.5").values()
+    worker.at("started:1")
+    witness.xclaim(STREAM, GROUP, pending(witness)[entry].consumer, 0, [entry])
+    worker.go()
+    eventually(lambda: not pending(witness) and worker.effects)
+
+    assert [(effect.payment, effect.delivery) for effect in worker.effects] == [(1, 2)]
+    assert "settled too late" not in worker.log
+
+
+@pytest.mark.parametrize("place", list(CLAIMING), indirect=True)
+def test_a_reply_that_its_parking_overtook_is_not_handled_before_it_is_due(place, start_worker):
+    """The reply shows the entry as it was before it was parked."""
+    server, witness, modes = place
+    with Proxy(server) as proxy:
+        worker = start_worker(server, *modes, url=proxy.url, options=OPTIONS, hold=["started:1"]).started()
+        [entry] = add_ids(witness, 1, misdeed="retries after 2").values()
+        worker.at("started:1")
+        proxy.hold_replies(entry.encode())
+        witness.xclaim(STREAM, GROUP, pending(witness)[entry].consumer, 0, [entry], idle=60_000, justid=True)
+        eventually(lambda: proxy.holds)
+        worker.go()
+        [(_, due)] = eventually(lambda: witness.zrange(DELAYED, 0, -1, withscores=True))
+        proxy.release_replies()
+        eventually(lambda: worker.effects)
+        seconds, micros = witness.time()
+        eventually(lambda: not pending(witness))
+
+    assert seconds * 1000 + micros / 1000 >= int(due)
+    assert [(effect.payment, effect.delivery) for effect in worker.effects] == [(1, 2)]
+    assert not witness.exists(DELAYED)
+
+
+@pytest.mark.parametrize("place", list(CLAIMING), indirect=True)
+def test_a_reply_that_its_ack_overtook_is_not_handled_where_the_acks_answer_was_lost(place, start_worker):
+    """Sent again, the ack finds nothing to remove: that too says that the reply is from before."""
+    server, witness, modes = place
+    with Proxy(server) as proxy:
+        worker = start_worker(server, *modes, url=proxy.url, options=OPTIONS, hold=["effect:1"]).started()
+        ids = add_ids(witness, 1)
+        worker.at("effect:1")
+        proxy.hold_replies(ids[1].encode())
+        consumer = pending(witness)[ids[1]].consumer
+        witness.xclaim(STREAM, GROUP, consumer, 0, [ids[1]], idle=60_000, justid=True)
+        eventually(lambda: proxy.holds)
+        proxy.cut_at(b"XACK", "after")
+        worker.go()
+        eventually(lambda: proxy.cuts and not pending(witness))
+        eventually(lambda: sum(each["counts"]["acked"] for each in worker.health()["subscriptions"]) == 1)
+        proxy.release_replies()
+        add_ids(witness, 2)
+        eventually(lambda: not pending(witness) and len(worker.effects) >= 2)
+
+    assert sorted(effect.payment for effect in worker.effects) == [1, 2]

@@ -110,8 +110,8 @@ pub struct Order {
     pub owner: Arc<Origin>,
     /// The delivery count it stands at, as far as this process knows.
     pub count: u32,
-    /// Its owner's name may be another process's too: only what stands at this count is moved. Parked entries and those
-    /// that run again always go by the count, acks never do.
+    /// Its owner's name may be another process's too: only what stands at this count is moved. Otherwise its own process
+    /// may have claimed it once more: what is parked is set back to this count. `Keep` always goes by it, acks never do.
     pub exact: bool,
     /// What to do.
     pub action: Action,

@@ -48,19 +48,23 @@ impl Keyspace {
     }
 
     fn try_park(&mut self, owner: &Origin, orders: &[&Order], delay_key: &str) -> Result<Vec<Verdict>> {
-        let (mut verdicts, mut mine) = (Vec::new(), Vec::new());
+        let (mut verdicts, mut mine, mut set_back) = (Vec::new(), Vec::new(), Vec::new());
         for order in orders {
             let (&Action::Park { delay, resent }, id) = (&order.action, order.token.id()) else {
                 continue;
             };
-            let verdict = self.check(owner, id, Some(order.count))?;
+            let (verdict, stands_at) = self.standing(owner, order, 0)?;
             if verdict == Verdict::Done {
                 let member = delayed::parked(id, &owner.group, order.count);
                 // Sent before, and carried out then: it keeps its due time. One with a minus is from when it was kept.
                 if !resent || self.zscore(delay_key, &member)?.is_none_or(|before| before < 0.0) {
                     self.zadd(delay_key, delayed::score(self.now(), delay), &member)?;
                 }
-                mine.push(id);
+                if stands_at > i64::from(order.count) {
+                    set_back.push((id, order.count));
+                } else {
+                    mine.push(id);
+                }
             }
             verdicts.push(verdict);
         }
@@ -68,7 +72,24 @@ impl Keyspace {
             let claim = Claim { just_id: true, ..Claim::default() };
             self.xclaim(&owner.stream, &owner.group, &owner.consumer, &claim, &mine)?;
         }
+        // Their own process has claimed these once more, and finds them parked at the count they had.
+        for (id, count) in set_back {
+            let claim = Claim { count: Some(count.into()), just_id: true, ..Claim::default() };
+            self.xclaim(&owner.stream, &owner.group, &owner.consumer, &claim, &[id])?;
+        }
         Ok(verdicts)
+    }
+
+    /// Whether the entry is its owner's at the order's count, or at most `more` above it, and how it stands. Where the
+    /// owner's name is this process's alone, the count may have been raised by any number of claims.
+    fn standing(&self, owner: &Origin, order: &Order, more: i64) -> Result<(Verdict, i64)> {
+        let Some(entry) = self.pending_entry(&owner.stream, &owner.group, order.token.id())? else {
+            return Ok((Verdict::Gone, 0));
+        };
+        let (stands_at, least) = (count(&entry), i64::from(order.count));
+        let counts = stands_at >= least && (!order.exact || stands_at <= least + more);
+        let verdict = if entry.consumer == owner.consumer && counts { Verdict::Done } else { Verdict::Taken };
+        Ok((verdict, stands_at))
     }
 
     /// Count a delivery more of what stands as its order says. `resent`: or stands so already.
@@ -78,12 +99,11 @@ impl Keyspace {
 
     fn try_count_again(&mut self, owner: &Origin, order: &Order, resent: bool, delay_key: &str) -> Result<Verdict> {
         let id = order.token.id();
-        let mut verdict = self.check(owner, id, Some(order.count))?;
-        if verdict == Verdict::Taken && resent {
-            verdict = self.check(owner, id, Some(order.count.saturating_add(1)))?;
-        }
+        let (mut verdict, stands_at) = self.standing(owner, order, i64::from(resent))?;
         if verdict == Verdict::Done {
-            let claim = Claim { count: Some(i64::from(order.count) + 1), just_id: true, ..Claim::default() };
+            // Sent before, and carried out then, or claimed once more by its own process meanwhile: it counts once.
+            let count = Some(stands_at.max(i64::from(order.count) + 1));
+            let claim = Claim { count, just_id: true, ..Claim::default() };
             if self.xclaim(&owner.stream, &owner.group, &owner.consumer, &claim, &[id])?.is_empty() {
                 verdict = Verdict::Gone;
             }

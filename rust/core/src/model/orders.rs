@@ -13,9 +13,9 @@ use crate::store::{Action, Order, SideKeys, Verdict};
 const CHECKED: usize = 500;
 
 /// The orders of a kind, by owner.
-fn by_owner(orders: &[Order], kind: impl Fn(&Action) -> bool) -> Vec<(Arc<Origin>, Vec<usize>)> {
+fn by_owner(orders: &[Order], which: impl Fn(&Order) -> bool) -> Vec<(Arc<Origin>, Vec<usize>)> {
     let mut owners: Vec<(Arc<Origin>, Vec<usize>)> = Vec::new();
-    for (at, order) in orders.iter().enumerate().filter(|(_, order)| kind(&order.action)) {
+    for (at, order) in orders.iter().enumerate().filter(|(_, order)| which(order)) {
         let known = owners.iter_mut().find(|(owner, held)| **owner == *order.owner && held.len() < CHECKED);
         match known {
             Some((_, held)) => held.push(at),
@@ -40,22 +40,24 @@ impl ModelStore {
             // A key of another type by now holds none of our entries either.
             let _ = keyspace.acknowledge(&origin.stream, &origin.group, acks, deletes);
             let mut verdicts = vec![Verdict::Gone; orders.len()];
-            for (owner, held) in by_owner(orders, |action| *action == Action::Ack) {
+            for (owner, held) in by_owner(orders, |order| order.action == Action::Ack) {
                 let checked: Vec<_> = held.iter().map(|at| &orders[*at]).collect();
                 for (at, verdict) in held.iter().zip(keyspace.checked_acks(&owner, &checked)) {
                     verdicts[*at] = verdict;
                 }
             }
-            for again in [false, true] {
-                let counts = |action: &Action| *action == Action::Again { resent: again };
+            let kinds = [(false, false), (false, true), (true, false), (true, true)];
+            for (again, exact) in kinds {
+                let counts = |order: &Order| order.action == Action::Again { resent: again } && order.exact == exact;
                 for (owner, held) in by_owner(orders, counts) {
                     for at in held {
                         verdicts[at] = keyspace.count_again(&owner, &orders[at], again, delay_key);
                     }
                 }
             }
-            for again in [false, true] {
-                let parks = |action: &Action| matches!(action, Action::Park { resent, .. } if *resent == again);
+            for (again, exact) in kinds {
+                let resent = |action: &Action| matches!(action, Action::Park { resent, .. } if *resent == again);
+                let parks = |order: &Order| resent(&order.action) && order.exact == exact;
                 for (owner, held) in by_owner(orders, parks) {
                     let parked: Vec<_> = held.iter().map(|at| &orders[*at]).collect();
                     for (at, verdict) in held.iter().zip(keyspace.park(&owner, &parked, delay_key)) {
@@ -63,7 +65,7 @@ impl ModelStore {
                     }
                 }
             }
-            for (owner, held) in by_owner(orders, |action| matches!(action, Action::Keep(_))) {
+            for (owner, held) in by_owner(orders, |order| matches!(order.action, Action::Keep(_))) {
                 let kept: Vec<_> = held.iter().map(|at| &orders[*at]).collect();
                 for (at, verdict) in held.iter().zip(keyspace.keep(&owner, &kept, delay_key)) {
                     verdicts[*at] = verdict;

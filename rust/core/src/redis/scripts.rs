@@ -65,8 +65,8 @@ script!(
     "lua/take.lua",
 );
 script!(
-    /// KEYS stream, delay key; ARGV group, consumer, resent (0 or 1), then id, delivery count and delay in ms of each.
-    /// One number per entry, as `ACK` gives them.
+    /// KEYS stream, delay key; ARGV group, consumer, resent and exact (0 or 1), then id, delivery count and delay in ms of
+    /// each. One number per entry, as `ACK` gives them.
     PARK, "lua/pending.lua", "lua/parked.lua", "lua/park.lua"
 );
 script!(
@@ -75,8 +75,8 @@ script!(
     KEEP, "lua/pending.lua", "lua/parked.lua", "lua/keep.lua"
 );
 script!(
-    /// KEYS stream, delay key; ARGV group, consumer, resent (0 or 1), then id and delivery count of each. One number per
-    /// entry, as `ACK` gives them.
+    /// KEYS stream, delay key; ARGV group, consumer, resent and exact (0 or 1), then id and delivery count of each. One
+    /// number per entry, as `ACK` gives them.
     AGAIN, "lua/pending.lua", "lua/parked.lua", "lua/again.lua"
 );
 script!(

@@ -90,16 +90,17 @@ struct Together {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Kind {
     Ack,
-    Again { resent: bool },
-    Park { resent: bool },
+    Again { resent: bool, exact: bool },
+    Park { resent: bool, exact: bool },
     Keep,
 }
 
-const fn kind(action: &Action) -> Option<Kind> {
-    match action {
+const fn kind(order: &Order) -> Option<Kind> {
+    let exact = order.exact;
+    match &order.action {
         Action::Ack => Some(Kind::Ack),
-        Action::Again { resent } => Some(Kind::Again { resent: *resent }),
-        Action::Park { resent, .. } => Some(Kind::Park { resent: *resent }),
+        Action::Again { resent } => Some(Kind::Again { resent: *resent, exact }),
+        Action::Park { resent, .. } => Some(Kind::Park { resent: *resent, exact }),
         Action::Keep(_) => Some(Kind::Keep),
         Action::Copy | Action::Delay(_) | Action::Reply(_) | Action::Bury(_) => None,
     }
@@ -108,7 +109,7 @@ const fn kind(action: &Action) -> Option<Kind> {
 fn together(orders: &[Order]) -> Vec<Together> {
     let mut groups: Vec<Together> = Vec::new();
     for (at, order) in orders.iter().enumerate() {
-        let Some(kind) = kind(&order.action) else {
+        let Some(kind) = kind(order) else {
             continue;
         };
         // The one that was begun last is the one that may have room.
@@ -131,8 +132,8 @@ fn together_command(group: &Together, orders: &[Order], delay_key: &str) -> Cmd 
         Kind::Keep => scripts::call(&scripts::KEEP, &[&owner.stream, delay_key]),
     };
     command.arg(&owner.group).arg(&owner.consumer);
-    if let Kind::Park { resent } | Kind::Again { resent } = kind {
-        command.arg(u8::from(*resent));
+    if let Kind::Park { resent, exact } | Kind::Again { resent, exact } = kind {
+        command.arg(u8::from(*resent)).arg(u8::from(*exact));
     }
     for order in held.iter().filter_map(|at| orders.get(*at)) {
         with_id(&mut command, order.token.id());

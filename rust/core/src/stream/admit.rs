@@ -116,7 +116,9 @@ fn sift(source: &StreamSource, subscription: &Subscription, raw: &mut RawBatch) 
             subscription.stats.duplicates.add(1);
             // One that was given up stays so: its handler's outcome is not taken any more.
             if !held.is_lost() {
-                source.group.adopt(slot.id, Arc::clone(origin), slot.earlier.saturating_add(1));
+                // A reply that was long on its way says less than what was done about the entry since.
+                let count = slot.earlier.saturating_add(1).max(held.server_count());
+                source.group.adopt(slot.id, Arc::clone(origin), count);
             }
             return false;
         }

@@ -4,6 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::overtaken::Open;
 use super::{Mode, StreamSource, admit};
 use crate::backoff::Quiet;
 use crate::batch::Origin;
@@ -105,6 +106,7 @@ async fn step(source: &StreamSource, subscription: &Arc<Subscription>, offset: u
     let room = if takes { subscription.credits.room().min(source.settings.count) } else { 0 };
     let look = Look { limit: LIMIT, room, offset, keeps_bodiless: source.settings.dead_letter.is_some() };
     let read_ms = subscription.clock.now_ms();
+    let _open = Open::new(&source.group);
     let delay_key = &source.settings.delay_key;
     let mut due = source.store.due(&subscription.origin, delay_key, look, source.settings.by_key).await?;
     // What follows may wait for a store of the user's, and no settler is to wait for that.

@@ -80,8 +80,9 @@ pub(super) async fn carry_out(source: &StreamSource, subscription: &Subscription
     let others = work.others.into_iter().filter(|(_, outcome)| !is_left(source, outcome));
     let others: Vec<_> = others.map(|(token, _)| token).collect();
     let stays = |action: &Action| matches!(action, Action::Park { .. } | Action::Again { .. });
-    let off =
-        orders.iter().zip(&verdicts).filter(|(order, verdict)| **verdict == Verdict::Done && !stays(&order.action));
+    // What is gone where it was sent again went with the first sending.
+    let is_off = |verdict: &Verdict| *verdict == Verdict::Done || work.resend && *verdict == Verdict::Gone;
+    let off = orders.iter().zip(&verdicts).filter(|(order, verdict)| is_off(verdict) && !stays(&order.action));
     plain.extend(off.map(|(order, _)| order.token.id()));
     source.group.overtaken.acked(plain);
     source.group.acked(&work.acks);
