@@ -6,6 +6,7 @@
 //! outcomes back. [`subscription::Subscription`] ties them together and knows no broker; a [`source::Source`] does.
 #![forbid(unsafe_code)]
 
+pub mod append;
 pub mod backoff;
 pub mod batch;
 pub mod clock;
@@ -23,6 +24,7 @@ pub mod lanes;
 pub mod letter;
 pub mod mark;
 pub mod model;
+pub mod order;
 pub mod partition;
 pub mod publish;
 pub mod pump;

@@ -9,12 +9,13 @@ use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
+use crate::append::{Append, Stamp};
 use crate::clock::Clock;
 use crate::entry::EntryId;
 use crate::error::{Error, Result};
 use crate::event::{Event, Sink};
 use crate::refused::refused;
-use crate::store::{Append, Stamp, StreamStore};
+use crate::store::StreamStore;
 
 /// Entries per pipeline. Larger ones gain nothing and delay what is queued behind them.
 const PIPELINE: usize = 1000;

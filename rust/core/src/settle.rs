@@ -7,11 +7,11 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
+use crate::append::Append;
 use crate::backoff::{Backoff, Quiet};
 use crate::clock::Clock;
 use crate::event::Level;
 use crate::letter::Letter;
-use crate::store::Append;
 use crate::subscription::Subscription;
 use crate::token::Token;
 

@@ -11,12 +11,13 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use resp::{Connection, Reply};
+use ruststream_core::append::Append;
 use ruststream_core::batch::{Origin, RawBatch};
 use ruststream_core::clock::Clock;
 use ruststream_core::error::{Error, Result};
 use ruststream_core::model::{Keep, Model, ModelStore, TrimTo};
 use ruststream_core::redis::{Address, RedisStore};
-use ruststream_core::store::{Append, EntryReader, StreamStore, Want};
+use ruststream_core::store::{EntryReader, StreamStore, Want};
 use server::Server;
 
 const STREAM: &str = "s";

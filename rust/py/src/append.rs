@@ -3,8 +3,9 @@
 use bytes::Bytes;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PySequence, PyTuple};
+use ruststream_core::append::Trim;
 use ruststream_core::header;
-use ruststream_core::store::{Bound as Within, Trim};
+use ruststream_core::store::Bound as Within;
 
 use crate::client::seconds;
 use crate::errors;

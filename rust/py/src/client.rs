@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyList, PySequence};
+use ruststream_core::append::Append;
 use ruststream_core::backoff::Backoff;
 use ruststream_core::clock::Clock;
 use ruststream_core::error::Result;
@@ -13,7 +14,7 @@ use ruststream_core::mark::{MarkKey, MarkState, MarkStep};
 use ruststream_core::model::{ModelStore, Models};
 use ruststream_core::publish::{Kind, Publisher};
 use ruststream_core::redis::{Address, RedisStore};
-use ruststream_core::store::{Abilities, Append, StreamStore};
+use ruststream_core::store::{Abilities, StreamStore};
 use ruststream_core::stream::Groups;
 use tokio_util::sync::CancellationToken;
 

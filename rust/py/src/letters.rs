@@ -4,11 +4,12 @@ use std::sync::Arc;
 
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList};
+use ruststream_core::append::Replay;
 use ruststream_core::entry::EntryId as Id;
 use ruststream_core::error::Result;
 use ruststream_core::letter;
 use ruststream_core::reply;
-use ruststream_core::store::{Replay, StreamStore};
+use ruststream_core::store::StreamStore;
 
 use crate::client::RedisClient;
 use crate::entry_id::EntryId;

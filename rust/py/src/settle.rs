@@ -5,12 +5,12 @@ use std::sync::Arc;
 use bytes::Bytes;
 use pyo3::prelude::*;
 use pyo3::types::PySequence;
+use ruststream_core::append::{Append, Trim};
 use ruststream_core::backoff::growing;
 use ruststream_core::entry::KEYLESS;
 use ruststream_core::header;
 use ruststream_core::publish::check_size;
 use ruststream_core::settle::Outcome;
-use ruststream_core::store::{Append, Trim};
 use ruststream_core::subscription::Settled;
 use ruststream_core::token::Token;
 

@@ -11,7 +11,8 @@ use super::pending::PendingEntry;
 use crate::batch::Origin;
 use crate::entry::{EntryId, Slot};
 use crate::error::{Error, Result};
-use crate::store::{Action, Look, Order, Parked, Verdict};
+use crate::order::{Action, Order, Verdict};
+use crate::store::{Look, Parked};
 
 /// Raised counts that a look for a parked entry sees through: claimers that died before they looked.
 const BACK: u32 = 4;

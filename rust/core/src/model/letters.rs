@@ -2,11 +2,12 @@
 
 use super::argument::{AddId, Range};
 use super::keyspace::Keyspace;
+use crate::append::Replay;
 use crate::batch::Origin;
 use crate::entry::EntryId;
 use crate::error::Result;
 use crate::letter::{self, Letter, Reason};
-use crate::store::{Order, Replay, Verdict, copyable};
+use crate::order::{Order, Verdict, copyable};
 
 impl Keyspace {
     /// Write a letter in an entry's place, and acknowledge it.

@@ -13,10 +13,12 @@ use super::entries::TrimTo;
 use super::keyspace::Keyspace;
 use super::pending::PendingEntry;
 use super::settle::HandBack;
+use crate::append::Append;
 use crate::batch::Origin;
 use crate::entry::EntryId;
 use crate::error::{Error, Result};
-use crate::store::{Action, Append, MAX_COPY, Order, Page, Pending, Verdict, copyable};
+use crate::order::{Action, MAX_COPY, Order, Verdict, copyable};
+use crate::store::{Page, Pending};
 
 /// Entries a scan looks at for each one it may take, as `XAUTOCLAIM` does.
 const LOOK: usize = 10;

@@ -7,7 +7,7 @@ use super::store::ModelStore;
 use crate::batch::Origin;
 use crate::entry::EntryId;
 use crate::error::Result;
-use crate::store::{Action, Order, SideKeys, Verdict};
+use crate::order::{Action, Order, SideKeys, Verdict};
 
 /// Orders that are checked before the first of them is carried out.
 const CHECKED: usize = 500;

@@ -4,7 +4,8 @@ use super::keyspace::Keyspace;
 use crate::batch::Origin;
 use crate::entry::EntryId;
 use crate::error::{Error, Result};
-use crate::store::{StartMark, Verdict};
+use crate::order::Verdict;
+use crate::store::StartMark;
 
 impl Keyspace {
     pub(super) fn start_marks(&self, key: &str, ids: &[EntryId]) -> Result<Vec<Option<String>>> {

@@ -14,13 +14,15 @@ use super::keyspace::Keyspace;
 use super::operations::Taken;
 use super::reader::{self, ModelReader};
 use super::{Delivery, Model};
+use crate::append::{Append, Replay, Stamp};
 use crate::batch::{Origin, RawBatch};
 use crate::entry::{EntryId, Slot};
 use crate::error::{Error, Result};
 use crate::mark::{MarkKey, MarkState, MarkStep};
+use crate::order::{Order, SideKeys, Verdict};
 use crate::store::{
-    Abilities, Append, Bound, ConsumerRow, Due, EntryReader, GroupRow, Look, Order, Page, Parked, Pending, PendingRow,
-    Replay, Scanned, SideKeys, Stamp, StartMark, StreamStore, Trimmed, Verdict,
+    Abilities, Bound, ConsumerRow, Due, EntryReader, GroupRow, Look, Page, Parked, Pending, PendingRow, Scanned,
+    StartMark, StreamStore, Trimmed,
 };
 
 /// One client of a model.

@@ -7,9 +7,9 @@ use super::body::Body;
 use super::entries::{Keep, TrimTo};
 use super::keyspace::Keyspace;
 use super::refusal;
+use crate::append::Trim;
 use crate::entry::EntryId;
 use crate::error::Result;
-use crate::store::Trim;
 
 impl TrimTo {
     /// Read what a publisher was told.

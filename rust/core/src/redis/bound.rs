@@ -7,7 +7,8 @@ use super::store::{RedisStore, with_id};
 use super::value::{self, integer, items};
 use crate::entry::EntryId;
 use crate::error::{Error, Result};
-use crate::store::{Bound, Holder, Order, Trimmed};
+use crate::order::Order;
+use crate::store::{Bound, Holder, Trimmed};
 
 /// Ids per command.
 const IDS: usize = 1000;

@@ -3,13 +3,15 @@
 use ::redis::{Cmd, Pipeline, Value, cmd};
 
 use super::scripts;
-use super::store::{RedisStore, order_command, with_id};
+use super::settle::order_command;
+use super::store::{RedisStore, with_id};
 use super::value::{self, integer};
+use crate::append::Replay;
 use crate::batch::RawBatch;
 use crate::entry::EntryId;
 use crate::error::{Error, Result};
 use crate::letter::Letter;
-use crate::store::{Order, Replay, copyable};
+use crate::order::{Order, copyable};
 
 /// The one step that writes a letter and acknowledges its entry.
 pub(super) fn bury(order: &Order, letter: &Letter) -> Result<Cmd> {

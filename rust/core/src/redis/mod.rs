@@ -11,6 +11,7 @@ mod producer;
 mod rows;
 mod scan;
 mod scripts;
+mod settle;
 mod socket;
 mod starts;
 mod store;

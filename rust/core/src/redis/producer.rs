@@ -11,10 +11,10 @@ use parking_lot::Mutex;
 use super::link::{Leased, Link};
 use super::probe;
 use super::value::{self, field, integer};
+use crate::append::{Append, Stamp};
 use crate::entry::EntryId;
 use crate::error::{Error, Result};
 use crate::refused;
-use crate::store::{Append, Stamp};
 
 /// Entries that share a producer's name. A stream keeps the last numbers of each producer, a hundred unless it is told
 /// otherwise (`IDMP-MAXSIZE`), and a pipeline that is sent again must find all of its own.

@@ -5,12 +5,14 @@ use std::collections::HashSet;
 use ::redis::{Cmd, Pipeline, Value, cmd};
 
 use super::scripts;
-use super::store::{RedisStore, verdict, with_count, with_id};
+use super::settle::verdict;
+use super::store::{RedisStore, with_count, with_id};
 use super::value::{self, items};
 use crate::batch::Origin;
 use crate::entry::EntryId;
 use crate::error::{Error, Result};
-use crate::store::{StartMark, Verdict};
+use crate::order::Verdict;
+use crate::store::StartMark;
 
 /// Ids per command.
 const IDS: usize = 500;

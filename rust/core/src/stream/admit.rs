@@ -10,7 +10,8 @@ use crate::error::{Error, Result};
 use crate::event::Level;
 use crate::inbox::Arrival;
 use crate::letter::{Letter, Reason};
-use crate::store::{Action, Order, Parked, Verdict};
+use crate::order::{Action, Order, Verdict};
+use crate::store::Parked;
 use crate::subscription::Subscription;
 
 /// Take in what was read at `read_ms` of the clock. Returns how many entries reach the lanes.

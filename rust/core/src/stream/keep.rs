@@ -10,8 +10,8 @@ use crate::backoff::Quiet;
 use crate::batch::{Batch, Mark};
 use crate::event::Level;
 use crate::kept::Head;
+use crate::order::{Action, Verdict};
 use crate::settle::Outcome;
-use crate::store::{Action, Verdict};
 use crate::subscription::Subscription;
 use crate::token::Token;
 

@@ -11,8 +11,8 @@ use crate::entry::EntryId;
 use crate::error::{Error, Result};
 use crate::event::{Level, State};
 use crate::mark::{MarkKey, MarkState, MarkStep};
+use crate::order::{Action, Order, Verdict};
 use crate::settle::{Outcome, Work};
-use crate::store::{Action, Order, Verdict};
 use crate::subscription::Subscription;
 use crate::token::Token;
 

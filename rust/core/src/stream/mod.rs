@@ -45,9 +45,10 @@ use crate::batch::Origin;
 use crate::entry::EntryId;
 use crate::error::{Error, Result};
 use crate::event::Level;
+use crate::order::SideKeys;
 use crate::settle::Work;
 use crate::source::Source;
-use crate::store::{Bound, SideKeys, StreamStore};
+use crate::store::{Bound, StreamStore};
 use crate::subscription::Subscription;
 use crate::token::Token;
 

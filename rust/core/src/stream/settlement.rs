@@ -9,10 +9,10 @@ use crate::batch::Origin;
 use crate::entry::EntryId;
 use crate::error::{Error, Result};
 use crate::event::Level;
+use crate::order::{Action, Order, Verdict};
 use crate::refused::refused as refusal_of;
 use crate::settle::{Outcome, Work};
 use crate::source::Source;
-use crate::store::{Action, Order, Verdict};
 use crate::subscription::Subscription;
 use crate::token::Token;
 

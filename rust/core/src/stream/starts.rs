@@ -11,7 +11,8 @@ use crate::batch::Origin;
 use crate::entry::EntryId;
 use crate::error::Result;
 use crate::event::Level;
-use crate::store::{StartMark, Verdict};
+use crate::order::Verdict;
+use crate::store::StartMark;
 use crate::subscription::Subscription;
 use crate::token::Token;
 

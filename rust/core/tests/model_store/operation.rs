@@ -5,9 +5,11 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use fastrand::Rng;
+use ruststream_core::append::{Append, Trim};
 use ruststream_core::header;
 use ruststream_core::letter::{Letter, Reason};
-use ruststream_core::store::{Action, Append, Bound, Look, Trim, Want};
+use ruststream_core::order::Action;
+use ruststream_core::store::{Bound, Look, Want};
 
 use crate::side::{DELAYED, HOUR, LETTERS, MARKS, READERS, STREAM};
 

@@ -4,14 +4,14 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use ruststream_core::append::Append;
 use ruststream_core::batch::{Batch, Origin, RawBatch};
 use ruststream_core::entry::EntryId;
 use ruststream_core::error::{Error, Result};
 use ruststream_core::header;
 use ruststream_core::model::LAST;
-use ruststream_core::store::{
-    Append, EntryReader, Order, Page, Parked, Pending, SideKeys, StartMark, StreamStore, Verdict,
-};
+use ruststream_core::order::{Order, SideKeys, Verdict};
+use ruststream_core::store::{EntryReader, Page, Parked, Pending, StartMark, StreamStore};
 use ruststream_core::token::Token;
 
 use crate::operation::{Step, Wanted};
