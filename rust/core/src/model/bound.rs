@@ -76,7 +76,8 @@ impl Keyspace {
         let mut needs = Vec::new();
         for group in self.xinfo_groups(key)? {
             let oldest = self.xpending_range(key, &group.name, 0, Range::from(first), 1, None)?.pop();
-            let undelivered = group.last_delivered_id.next();
+            let next = group.last_delivered_id.next();
+            let undelivered = self.xrange(key, Range::from(next), Some(1))?.pop().map_or(next, |body| body.id());
             let from = oldest.map_or(undelivered, |oldest| oldest.id.min(undelivered));
             needs.push(Need { group, from });
         }

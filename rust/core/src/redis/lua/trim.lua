@@ -46,6 +46,9 @@ for _, row in ipairs(redis.call('XINFO', 'GROUPS', stream)) do
   local of = {}
   for at = 1, #row, 2 do of[row[at]] = row[at + 1] end
   local needs = after(of['last-delivered-id'])
+  -- The next entry that there is: another group may need the same one, as pending.
+  local unread = redis.call('XRANGE', stream, needs, '+', 'COUNT', 1)[1]
+  if unread then needs = unread[1] end
   if of.pending > 0 then
     -- A pending entry without a body, before the first there is, needs nothing any more.
     local oldest = redis.call('XPENDING', stream, of.name, first[1], '+', 1)[1]
