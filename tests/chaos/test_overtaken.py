@@ -3,6 +3,7 @@
 from typing import Any
 
 import pytest
+import redis
 
 from chaos.ledger import add_ids, pending
 from chaos.places import places
@@ -164,3 +165,32 @@ def test_a_reply_that_its_ack_overtook_is_not_handled_where_the_acks_answer_was_
         eventually(lambda: not pending(witness) and len(worker.effects) >= 2)
 
     assert sorted(effect.payment for effect in worker.effects) == [1, 2]
+
+
+@pytest.mark.parametrize("place", ["new+reclaim-8.2"], indirect=True)
+def test_an_outcome_finds_its_entry_claimed_by_another_subscription_of_its_process(place, start_worker):
+    """One app reads and recovers the group: what its one half holds while the other claims it is settled, and not lost.
+
+    The claim is first at the server, and what it read is still on its way when the outcome is refused.
+    """
+    server, witness, modes = place
+    monitor = redis.Redis.from_url(server.url, socket_timeout=20)
+    with Proxy(server) as proxy, monitor.monitor() as seen:
+        worker = start_worker(server, *modes, url=proxy.url, options=OPTIONS, hold=["effect:1"], **WRITES["reply"])
+        [entry] = add_ids(witness, 1).values()
+        worker.started().at("effect:1")
+        proxy.hold_replies(entry.encode())
+        reader = pending(witness)[entry].consumer
+        # As if nobody had renewed it.
+        witness.xclaim(STREAM, GROUP, reader, 0, [entry], idle=60_000, justid=True)
+        eventually(lambda: proxy.holds)
+        assert pending(witness)[entry].consumer != reader
+        worker.go()
+        assert any("EVALSHA" in each["command"] and WRITTEN in each["command"] for each in seen.listen())
+        assert witness.xlen(WRITTEN) == 0
+        proxy.release_replies()
+        eventually(lambda: not pending(witness))
+
+    assert witness.xlen(WRITTEN) == 1
+    assert [effect.payment for effect in worker.effects] == [1]
+    assert "settled too late" not in worker.log

@@ -11,7 +11,7 @@ use crate::letter::Letter;
 use crate::token::Token;
 
 /// What to do with one entry, after checking that it is still its holder's.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct Order {
     /// The entry.
     pub token: Token,

@@ -51,6 +51,8 @@ pub struct Group {
     stalled: AtomicUsize,
     /// Acks that overtake reads of pending entries.
     pub(super) overtaken: Overtaken,
+    /// Rung when a read of pending entries was taken in.
+    pub(super) taken_in: Notify,
     /// Held by whichever subscription scans.
     pub(super) scan: tokio::sync::Mutex<Scan>,
     /// Rung when an entry was delayed here.
@@ -74,6 +76,7 @@ impl Default for Group {
             any_adopted: AtomicBool::new(false),
             stalled: AtomicUsize::new(0),
             overtaken: Overtaken::default(),
+            taken_in: Notify::new(),
             scan: tokio::sync::Mutex::new(Scan { cursor: EntryId::ZERO, due_ms: 0 }),
             delayed: Notify::new(),
             parking: tokio::sync::Mutex::default(),
@@ -101,6 +104,11 @@ impl Group {
         let mut subscriptions = self.subscriptions.lock();
         subscriptions.retain(|subscription| subscription.strong_count() > 0);
         subscriptions.push(Arc::downgrade(subscription));
+    }
+
+    /// Whether several subscriptions of this process read the group: one may claim what another one holds.
+    pub(super) fn is_shared(&self) -> bool {
+        self.members.lock().len() > 1
     }
 
     /// The consumers of this process that are not closed.

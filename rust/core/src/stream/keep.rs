@@ -5,7 +5,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{StreamSource, admit, settlement, starts};
+use super::{StreamSource, admit, claims, settlement, starts};
 use crate::backoff::Quiet;
 use crate::batch::{Batch, Mark};
 use crate::event::Level;
@@ -126,9 +126,9 @@ async fn count(
         starts::note_ends(source, subscription, gate, &ended).await?;
     }
     let again = || Action::Again { resent };
-    let orders: Vec<_> =
+    let mut orders: Vec<_> =
         heads.iter().map(|head| settlement::order(source, subscription, &head.token, again())).collect();
-    let mut verdicts = source.store.settle(&subscription.origin, &[], &orders, source.side_keys(&[])).await?;
+    let mut verdicts = claims::send(source, subscription, &[], &mut orders, source.side_keys(&[])).await?;
     settlement::mind_lost_group(source, &orders, &mut verdicts);
     settlement::note_failed(source, subscription, &orders, &verdicts);
     for ((head, order), verdict) in heads.iter().zip(&orders).zip(&verdicts) {

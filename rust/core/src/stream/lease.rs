@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use super::{StreamSource, settlement};
+use super::{StreamSource, claims, settlement};
 use crate::backoff::Quiet;
 use crate::batch::{Batch, Mark, Origin};
 use crate::error::Result;
@@ -96,9 +96,17 @@ async fn renew_chunk(
 ) -> Result<()> {
     let ids: Vec<_> = chunk.iter().map(Token::id).collect();
     let taken = source.store.renew(owner, &ids).await?;
+    if taken.is_empty() {
+        return Ok(());
+    }
+    claims::await_claims(source, subscription, &taken).await;
+    let is_elsewhere = |token: &&Token| {
+        let claimed = source.group.adopted(token.id()).is_some_and(|(claimer, _)| claimer != *owner);
+        taken.contains(&token.id()) && !claimed && token.mark() != Mark::Done
+    };
     // Those whose outcome is on its way as well: the renewal of their neighbours must not make them look young enough to
     // be acked unchecked.
-    let lost: Vec<_> = chunk.iter().filter(|token| taken.contains(&token.id())).cloned().collect();
+    let lost: Vec<_> = chunk.iter().filter(is_elsewhere).cloned().collect();
     if !lost.is_empty() {
         subscription.lose(&lost);
         let text = format!("{} entries were taken over by another consumer while they were held here", lost.len());

@@ -3,6 +3,7 @@
 
 mod admit;
 mod attempts;
+mod claims;
 mod delay;
 mod gate;
 #[cfg(test)]

@@ -49,6 +49,11 @@ impl Overtaken {
         }
     }
 
+    /// Whether a read is open.
+    pub(super) fn is_open(&self) -> bool {
+        !self.0.lock().open.is_empty()
+    }
+
     /// What was acknowledged since the oldest open read began.
     pub(super) fn all(&self) -> HashSet<EntryId> {
         self.0.lock().acked.iter().flat_map(|(_, ids)| ids).copied().collect()
@@ -71,6 +76,7 @@ impl Open {
 impl Drop for Open {
     fn drop(&mut self) {
         self.group.overtaken.end(self.number);
+        self.group.taken_in.notify_waiters();
     }
 }
 

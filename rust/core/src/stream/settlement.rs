@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{StreamSource, starts};
+use super::{StreamSource, claims, starts};
 use crate::backoff::growing;
 use crate::batch::Origin;
 use crate::entry::EntryId;
@@ -60,7 +60,7 @@ pub(super) async fn carry_out(source: &StreamSource, subscription: &Subscription
     let settled = orders.iter().filter(|order| !matches!(order.action, Action::Park { .. })).map(|order| &order.token);
     let marked = source.gate.as_ref().map(|gate| gate.marked(work.acks.iter().chain(settled))).unwrap_or_default();
     let side = source.side_keys(&marked);
-    let mut verdicts = source.store.settle(&subscription.origin, &plain, &orders, side).await?;
+    let mut verdicts = claims::send(source, subscription, &plain, &mut orders, side).await?;
     mind_lost_group(source, &orders, &mut verdicts);
     if let Some(marks) = &source.marks
         && orders.iter().any(|order| matches!(order.action, Action::Reply(_)))
