@@ -131,6 +131,30 @@ def test_three_crashes_cost_the_neighbours_nothing(workers, make_server, make_wi
     assert lives.starts() <= 4
 
 
+@pytest.mark.parametrize("workers", [1, 4])
+def test_quick_neighbours_whose_acks_are_on_their_way_are_not_given_up(workers, make_server, make_witness, start_worker):
+    """The poison is the next to be alone after each of them: it starts once the ack before it has been answered."""
+    server = make_server("redis-8.10")
+    witness = make_witness(server)
+    witness.xgroup_create("payments", "ledger", id="0", mkstream=True)
+    payments = [Payment(number, misdeed="kills" if number % 2 else "") for number in range(6)]
+    add(witness, payments)
+    witness.execute_command("XREADGROUP", "GROUP", "ledger", "first", "COUNT", 10, "STREAMS", "payments", ">")
+    subscriber = {"workers": workers, "max_attempts": 2}
+
+    def start() -> Worker:
+        mark = [f"started:{number}" for number in (1, 3, 5)]
+        return start_worker(server, "recovering", options={"min_idle": MIN_IDLE}, subscriber=subscriber, mark=mark)
+
+    lives = Lives(start, 1)
+    lives.until(lambda: not pending(witness))
+    lives.end()
+    assert {effect.payment for life in lives.all for effect in life.effects} == {0, 2, 4}
+    assert all(1 <= lives.starts(number) <= 3 for number in (1, 3, 5))
+    ids = [line for worker in lives.all for line in worker.log.splitlines() if "have used up their" in line]
+    assert sum(int(line.split(" entries have used up")[0].rsplit(" ", 1)[-1]) for line in ids) == 3
+
+
 def test_a_kill_between_mark_and_start_is_no_attempt_lost(make_server, make_witness, start_worker):
     """Killed twice while a second entry, marked, waits for the lane: what ran is given up, the other one is posted."""
     server = make_server("redis-8.10")

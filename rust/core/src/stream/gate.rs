@@ -124,6 +124,20 @@ impl Gate {
         tokens.filter(started).map(|token| (token.clone(), self.known(token).ended())).collect()
     }
 
+    /// The server knows that the handlers of these ended.
+    pub(super) fn noted<'a>(&self, tokens: impl Iterator<Item = &'a Token>) {
+        if !self.busy.load(Ordering::Acquire) {
+            return;
+        }
+        let mut line = self.line.lock();
+        for token in tokens {
+            if let Some(passed) = line.passed.get_mut(&token.id()) {
+                passed.is_noted = true;
+            }
+        }
+        self.wake.notify_one();
+    }
+
     fn has_passed(&self, token: &Token) -> bool {
         self.busy.load(Ordering::Acquire) && self.line.lock().passed.contains_key(&token.id())
     }

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use super::admit::admit;
 use super::gate_bench::{Bench, MARKS, rest};
+use super::starts;
 use crate::batch::Mark;
 use crate::model::{AddId, GroupRead};
 use crate::settle::Outcome;
@@ -143,6 +144,28 @@ async fn a_suspect_waits_for_the_others_and_they_for_it_but_not_for_ever() {
     bench.settle(&late, Outcome::Ack).await;
     bench.settle(&alone, Outcome::Leave).await;
     assert_eq!(bench.numbers(&bench.started().await), [1]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_suspect_waits_until_the_outcomes_of_others_are_answered_or_noted() {
+    let bench = Bench::new(3, 4, &["a", "b", "c"]).await;
+    bench.put(1, "2b?");
+    bench.put(2, "2b?");
+    bench.claim().await;
+    let other = bench.started().await;
+    assert_eq!(bench.numbers(&other), [0]);
+    // Its handler has ended, and its ack is on its way: should the process die now, its mark says that it was started.
+    assert!(other[0].advance(Mark::Running, Mark::Settled));
+    assert!(bench.started().await.is_empty());
+    bench.subscription.complete(&other);
+    let first = bench.started().await;
+    assert_eq!(bench.numbers(&first), [1]);
+    assert!(first[0].advance(Mark::Running, Mark::Settled));
+    assert!(bench.started().await.is_empty(), "the next one is alone as well");
+    let Some(gate) = &bench.source.gate else { panic!("no gate") };
+    let ended = gate.ended(first.iter());
+    assert!(starts::note_ends(&bench.source, &bench.subscription, gate, &ended).await.is_ok());
+    assert_eq!(bench.numbers(&bench.started().await), [2], "its end is known, as of one that is kept for its delay");
 }
 
 #[tokio::test(start_paused = true)]

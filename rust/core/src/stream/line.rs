@@ -42,11 +42,15 @@ pub(super) struct Passed {
     pub(super) now: Attempts,
     alone: bool,
     may_wait: bool,
+    /// The server knows that it ended, and that it stays pending.
+    pub(super) is_noted: bool,
 }
 
 impl Passed {
-    fn is_running(&self) -> bool {
-        matches!(self.token.mark(), Mark::Queued | Mark::Running)
+    /// Whether it would count as one whose end is not known, should the process die now: until its outcome was answered,
+    /// or its end noted.
+    fn is_open(&self) -> bool {
+        self.token.mark() != Mark::Done && !self.is_noted
     }
 
     fn is_unstarted(&self) -> bool {
@@ -121,7 +125,8 @@ impl Line {
             let token = token.clone();
             if next == Next::Exhausted {
                 exhausted.push(token.clone());
-                let passed = Passed { token, before: attempts, now: attempts, alone: false, may_wait };
+                let (before, now) = (attempts, attempts);
+                let passed = Passed { token, before, now, alone: false, may_wait, is_noted: false };
                 self.passed.insert(passed.token.id(), passed);
             } else {
                 let waiting = Waiting { token, attempts, next, may_wait, is_head };
@@ -145,7 +150,7 @@ impl Line {
 
     /// Note what has to run alone at this moment. Returns whether others may go on before it or beside it.
     fn others_may_go(&mut self, now: u64) -> bool {
-        if self.passed.values().any(|passed| passed.alone && passed.is_running()) {
+        if self.passed.values().any(|passed| passed.alone && passed.is_open()) {
             self.alone_waits = None;
             self.alone_runs.get_or_insert(now);
             return since(self.alone_runs, now) >= OTHERS_WAIT;
@@ -167,7 +172,7 @@ impl Line {
         let kept: HashSet<_> = heads.map(|waiting| waiting.token.slot().partition).collect();
         // What was let through behind one that the lanes keep its key for can't start before it, and is not waited for.
         let is_behind = |passed: &Passed| passed.is_unstarted() && kept.contains(&passed.token.slot().partition);
-        let mut running = self.passed.values().filter(|passed| passed.is_running() && !is_behind(passed));
+        let mut open = self.passed.values().filter(|passed| passed.is_open() && !is_behind(passed));
         let unstarted: Vec<_> = self.passed.values().filter(|passed| passed.is_unstarted()).collect();
         let mut taken: HashSet<u16> = unstarted.iter().map(|passed| passed.token.slot().partition).collect();
         let mut room = workers.saturating_sub(unstarted.iter().filter(|passed| !passed.may_wait).count());
@@ -190,7 +195,7 @@ impl Line {
             }
         }
         match alone {
-            Some(at) if chosen.is_empty() && running.next().is_none() => (vec![at], true),
+            Some(at) if chosen.is_empty() && open.next().is_none() => (vec![at], true),
             _ => (chosen, false),
         }
     }
@@ -205,7 +210,7 @@ impl Line {
         chosen.reverse();
         let pass = |Waiting { token, attempts, may_wait, .. }: Waiting| {
             let now = attempts.begun(alone);
-            Passed { token, before: attempts, now, alone, may_wait }
+            Passed { token, before: attempts, now, alone, may_wait, is_noted: false }
         };
         let chosen: Vec<_> = chosen.into_iter().map(pass).collect();
         self.passed.extend(chosen.iter().map(|passed| (passed.token.id(), passed.clone())));

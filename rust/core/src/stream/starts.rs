@@ -66,14 +66,15 @@ pub(super) async fn note_ends(
 ) -> Result<()> {
     match write(source, subscription, gate, ended).await {
         // Whoever has an entry by now counts its attempts.
-        Ok(_) => Ok(()),
-        Err(error) if error.is_lost() => Err(error),
+        Ok(_) => {}
+        Err(error) if error.is_lost() => return Err(error),
         Err(error) => {
             let text = format!("the server refused to count {} attempts: {error}", ended.len());
             subscription.log(Level::Error, &text);
-            Ok(())
         }
     }
+    gate.noted(ended.iter().map(|(token, _)| token));
+    Ok(())
 }
 
 /// Give entries that were never started the marks back that they had before.
