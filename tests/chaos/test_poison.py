@@ -132,7 +132,7 @@ def test_three_crashes_cost_the_neighbours_nothing(workers, make_server, make_wi
 
 
 @pytest.mark.parametrize("workers", [1, 4])
-def test_quick_neighbours_whose_acks_are_on_their_way_are_not_given_up(workers, make_server, make_witness, start_worker):
+def test_quick_neighbours_whose_acks_are_under_way_are_not_given_up(workers, make_server, make_witness, start_worker):
     """The poison is the next to be alone after each of them: it starts once the ack before it has been answered."""
     server = make_server("redis-8.10")
     witness = make_witness(server)
