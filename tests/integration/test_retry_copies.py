@@ -8,7 +8,7 @@ import time
 import pytest
 
 from eventually import eventually_async
-from ruststream import Backoff, Context, RustStream, leave, retry
+from ruststream import Backoff, Context, RustStream, drop, leave, retry
 from ruststream.redis import RedisBroker, RedisStream
 
 DELAYED = "{s}:g:delayed"
@@ -145,6 +145,20 @@ async def test_our_other_group_acks_the_copy_unseen_and_a_foreign_one_sees_it(an
     figure("calls of the other group", f"{len(others) - 1} for an entry retried twice, on {any_server.name}")
     assert others == [b"x", b"end"]
     assert len(stream.deliver("c", group="foreign")) >= 3
+
+
+@pytest.mark.parametrize("header", ["attempts", "retry-count", "retry-group"])
+async def test_headers_of_a_copy_that_nobody_made_count_nothing(any_server, broker, stream, header):
+    """An entry that brings such a header and is no copy of this group's is run, and has all its attempts."""
+    value = "" if header == "retry-group" else "3"
+    seen = retries(broker, 1_000_000, max_attempts=2, on_exhausted=drop(), backoff=Backoff(0.01, 0.01))
+
+    async with RustStream("test", broker) as app:
+        stream.add_fields({"_payload": "x", f"h:x-ruststream-{header}": value})
+        await eventually_async(lambda: app.health().subscriptions[0].counts["dropped"] == 1)
+        await eventually_async(lambda: stream.pending_ids() == [])
+
+    assert [body for body, *_ in seen] == [b"x", b"x"]
 
 
 async def test_a_claiming_group_acks_foreign_copies_too(any_server, broker, make_broker, stream):

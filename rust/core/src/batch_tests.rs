@@ -81,6 +81,22 @@ fn deliveries_count_this_one_and_those_of_the_original() {
 }
 
 #[test]
+fn attempts_count_on_only_in_a_copy() {
+    let headers: [(&[u8], &[u8]); 3] =
+        [(header::ATTEMPTS, b"3"), (header::RETRY_COUNT, b"5"), (header::RETRY_GROUP, b"ledger")];
+    let seen = |headers| {
+        let token = pushed(headers, false);
+        (token.attempts_before(), token.comes_again())
+    };
+    assert_eq!(seen(&headers), (3, true));
+    assert_eq!(seen(&headers[1..]), (5, true), "where attempts were not counted, deliveries are");
+    assert_eq!(seen(&headers[..2]), (0, false), "anybody may write these");
+    let nameless: [(&[u8], &[u8]); 2] = [(header::RETRY_GROUP, b""), (header::ATTEMPTS, b"3")];
+    assert_eq!(seen(&nameless), (0, false));
+    assert_eq!(pushed(&nameless, false).copy_of(), None, "an empty name is no group's");
+}
+
+#[test]
 fn an_id_is_found_in_order_or_out_of_it() {
     for ids in [&[1, 2, 5, 9][..], &[9, 1, 5, 2]] {
         let batch = batch(ids);

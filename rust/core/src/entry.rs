@@ -177,7 +177,19 @@ impl Slot {
             }
             Some(Known::RetryCount) => self.retries = number(value),
             Some(Known::Attempts) => self.attempts = number(value),
+            // Without a name it says nothing: no group is called that.
+            Some(Known::RetryGroup) if value.is_empty() => {}
             Some(Known::RetryGroup) => self.copy_of = span,
+        }
+    }
+
+    /// Attempts of the entries this one is a copy of; where they were not counted, their deliveries. Anybody may write
+    /// such headers: without the mark of a copy they count nothing.
+    pub const fn attempts_before(&self) -> u32 {
+        match (self.copy_of.is_some(), self.attempts) {
+            (false, _) => 0,
+            (true, 0) => self.retries,
+            (true, attempts) => attempts,
         }
     }
 

@@ -111,16 +111,15 @@ impl Token {
         slot.earlier.saturating_add(slot.retries).saturating_add(1)
     }
 
-    /// Attempts of the entries this one is a copy of; where they were not counted, their deliveries.
+    /// Attempts of the entries this one is a copy of.
     pub fn attempts_before(&self) -> u32 {
-        let slot = self.slot();
-        if slot.attempts > 0 { slot.attempts } else { slot.retries }
+        self.slot().attempts_before()
     }
 
     /// Whether it comes once more: it was delivered before, or is a copy of one that was.
     pub fn comes_again(&self) -> bool {
         let slot = self.slot();
-        slot.earlier > 0 || slot.retries > 0
+        slot.earlier > 0 || slot.attempts_before() > 0
     }
 
     /// The delivery count that the server keeps for this entry's owner.

@@ -100,7 +100,10 @@ impl Reply {
             assert_eq!((of(slot.payload), of(slot.key)), (last(&|name| name == b"_payload"), header(header::KEY)));
             assert_eq!(slot.partition, header(header::KEY).map_or(KEYLESS, partition));
             let retries = header(header::RETRY_COUNT).and_then(|text| std::str::from_utf8(text).ok()?.parse().ok());
-            assert_eq!((slot.retries, of(slot.copy_of)), (retries.unwrap_or(0), header(header::RETRY_GROUP)));
+            let is_group = |name: &[u8]| name.eq_ignore_ascii_case(header::RETRY_GROUP);
+            let group = written.iter().rev().find(|(name, value)| is_group(name) && !value.is_empty());
+            assert_eq!(slot.retries, retries.unwrap_or(0));
+            assert_eq!(of(slot.copy_of), group.map(|(_, value)| value.as_slice()));
             let handed_back = !(0..=315_360_000_000).contains(&entry.idle);
             let idle = if handed_back || !self.claim { 0 } else { entry.idle };
             let earlier = u32::try_from(entry.earlier.max(0)).unwrap_or(u32::MAX - 1);

@@ -55,7 +55,7 @@ impl Gate {
 
     /// Whether an entry has to pass the gate.
     pub(super) fn concerns(&self, slot: &Slot) -> bool {
-        self.cap.attempts == 1 || slot.earlier > 0 || slot.retries > 0 || slot.attempts > 0
+        self.cap.attempts == 1 || slot.earlier > 0 || slot.attempts_before() > 0
     }
 
     /// Take in what is held: what need not pass goes on at once.
