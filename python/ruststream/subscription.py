@@ -19,6 +19,7 @@ from ruststream.lane import Lane
 from ruststream.marks import Marking
 from ruststream.outcome import Outcome, cause_text, leave, meaningless
 from ruststream.policy import leaves, said_by
+from ruststream.quiet import Quiet
 from ruststream.timeouts import Timeout
 
 if TYPE_CHECKING:
@@ -61,6 +62,7 @@ class Subscription:
         self._lanes: list[Lane] = []
         self._idle: deque[asyncio.Future[None]] = deque()
         self._released = 0
+        self._given_up = Quiet()
         self._callbacks: dict[EntryId, list[Callable[[], object]]] = {}
         self._lost_events: WeakValueDictionary[EntryId, asyncio.Event] = WeakValueDictionary()
         # Without a recoverer in sight nobody would ever take up what is handed back: the queue is worked off instead.
@@ -288,8 +290,7 @@ class Subscription:
         if exhausted := self._is_exhausted(ctx, outcome):
             asked, outcome = outcome, self._subscriber.on_exhausted
             if error is None:
-                most = self._subscriber.max_attempts
-                _log.error("%s: attempt %d was the last. Outcome: %r, not %r", self.where(ctx), most, outcome, asked)
+                self._say_given_up(ctx, outcome, asked)
         if outcome.kind != "ack" and self._callbacks:
             self._callbacks.pop(ctx.entry_id, None)
         delay = outcome.delay
@@ -301,6 +302,15 @@ class Subscription:
             ours = self.consumer_core.settle(ctx, CODES[outcome.kind], delay)
         if not ours:
             _log.warning("%s: another consumer owns the entry by now, %r was not sent", self.where(ctx), outcome)
+
+    def _say_given_up(self, ctx: Context, outcome: Outcome, asked: Outcome) -> None:
+        """Say so of the first ones, and then once a second: with a downstream that is away it may be all of them."""
+        unsaid = self._given_up.allow()
+        if unsaid is not None:
+            more = f" ({unsaid} more like this)" if unsaid else ""
+            most = self._subscriber.max_attempts
+            where = self.where(ctx)
+            _log.error("%s: attempt %d was the last. Outcome: %r, not %r%s", where, most, outcome, asked, more)
 
     def _dead_letter(self, ctx: Context, outcome: Outcome, error: BaseException | None, *, exhausted: bool) -> bool:
         if self._subscriber.dead_letter is None:

@@ -54,6 +54,23 @@ async def test_a_handler_that_asks_for_a_retry_is_called_exactly_so_often(place,
     assert sorted(body for body, _ in calls if body != b"poison") == [b"a", b"b"]
 
 
+async def test_many_that_are_given_up_at_once_do_not_flood_the_log(caplog):
+    """Each is given up; the log says so of the first ones, and then how many more there were."""
+    place = Place(f"memory://attempts-{next(names)}", ("claiming",), None)
+
+    async def handle(body: bytes):
+        return retry()
+
+    app = place.app(handle, max_attempts=1)
+    async with app:
+        await broker_of(app).publish_many([b"x"] * 300, "s")
+        await eventually_async(lambda: counts(app, "dropped") == 300)
+
+    lines = [record.getMessage() for record in caplog.records if "was the last" in record.getMessage()]
+    assert lines[0].endswith(": attempt 1 was the last. Outcome: drop(), not retry()")
+    assert 10 <= len(lines) < 100
+
+
 @pytest.mark.parametrize("outcome", ["raises", "leaves"])
 async def test_a_handler_that_fails_is_called_exactly_so_often(place, outcome):
     """An error, or an entry left pending, is an attempt like a retry: three calls on the entry itself."""
