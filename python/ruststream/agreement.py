@@ -31,7 +31,8 @@ def resolved(brokers: Iterable[RedisBroker]) -> list[tuple[RedisBroker, Subscrib
 
     Raises:
         ConfigError: two subscriptions want their group to begin at different entries, or their stream to be trimmed in
-            different ways, or replies or dead letters go round in a circle, or two streams have one `delay_key`.
+            different ways, or replies or dead letters go round in a circle, or two streams have one `delay_key`,
+            or one keeps marks for a shorter time than another keeps the stream's entries.
     """
     pairs = [(broker, subscriber) for broker in brokers for subscriber in broker.subscribers]
     groups: dict[tuple[str, str, str], list[Subscriber]] = {}

@@ -184,9 +184,7 @@ class Registration:
         if renew_stalled is None and source.min_idle is not None:
             renew_stalled = 20 * source.min_idle
         if self._idempotency is not None:
-            trim = source.trim
-            kept = trim.figure if trim is not None and trim.policy == "max_age" else None
-            self._idempotency.check(source.min_idle, name, kept)
+            self._idempotency.check(source.min_idle, name, None if source.trim is None else source.trim.retention)
         return Subscriber(
             name=name,
             source=source,

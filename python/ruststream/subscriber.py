@@ -80,7 +80,13 @@ class Subscriber:
         return replace(self, source=self.source.renewed(min_idle), renew_stalled=renew_stalled)
 
     def bounded(self, trim: Trim | None) -> Subscriber:
-        """Return it with what its stream is kept within."""
+        """Return it with what its stream is kept within.
+
+        Raises:
+            ConfigError: its marks are forgotten before that.
+        """
+        if trim is not None and self.idempotency is not None:
+            self.idempotency.check(self.source.min_idle, self.name, trim.retention)
         return replace(self, source=self.source.bounded(trim))
 
     def starting_at(self, start_id: str) -> Subscriber:

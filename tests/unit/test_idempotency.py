@@ -6,6 +6,7 @@ from datetime import timedelta
 import pytest
 
 from ruststream import IdempotencyStore, Idempotent, MarkState
+from ruststream.agreement import resolved
 from ruststream.errors import ConfigError
 from ruststream.marks import key_text, mark_prefix
 from ruststream.redis import RedisBroker, RedisIdempotencyStore, RedisStream, Trim
@@ -86,6 +87,20 @@ def test_a_ttl_that_is_known_to_be_too_short_is_refused():
     with pytest.raises(ConfigError, match="keeps entries for 3600 s"):
         broker.add_subscriber(kept, handle, idempotency=Idempotent(ttl=3599))
     broker.add_subscriber(kept, handle, name="long", idempotency=Idempotent(ttl=3600))
+
+
+def test_a_ttl_shorter_than_another_subscription_keeps_the_stream_is_refused_at_the_start():
+    """The trim is the stream's, whichever subscription says it."""
+    broker = RedisBroker("memory://")
+
+    async def handle(body: bytes): ...
+
+    broker.add_subscriber(RedisStream.claiming("s", group="g", min_idle=30), handle, idempotency=Idempotent(ttl=60))
+    resolved([broker])
+    kept = RedisStream.claiming("s", group="h", min_idle=30, trim=Trim.max_age(3600))
+    broker.add_subscriber(kept, handle, name="keeps")
+    with pytest.raises(ConfigError, match=r"subscription handle: .* 60 s, but the stream keeps entries for 3600 s"):
+        resolved([broker])
 
 
 def test_the_lease_is_min_idle_unless_it_is_given():

@@ -75,6 +75,11 @@ class Trim:
         """
         return cls("max_age", seconds(age, "Trim.max_age", zero=False))
 
+    @property
+    def retention(self) -> float | None:
+        """Seconds that an entry stays at least; None where that is not known."""
+        return self.figure if self.policy == "max_age" else None
+
     def __str__(self) -> str:
         """Return it as it is written."""
         return f"Trim.{self.policy}({self.figure:g})" if self.figure else f"Trim.{self.policy}()"
