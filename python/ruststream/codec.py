@@ -9,6 +9,7 @@ import msgspec
 from msgspec import inspect as shape
 
 from ruststream.errors import ConfigError
+from ruststream.option import text_bytes
 
 PAYLOAD_FIELD: Final = b"_payload"
 """The entry field that carries the body. An entry without it was written by a foreign producer."""
@@ -132,12 +133,12 @@ def key_bytes(value: object, option: str) -> bytes | None:
     """Return a partition key as it is on the wire: text in UTF-8, a whole number in decimal.
 
     Raises:
-        ConfigError: neither bytes, text, a whole number nor None.
+        ConfigError: neither bytes, text that UTF-8 can carry, a whole number nor None.
     """
     if value is None or type(value) is bytes:
         return value
     if isinstance(value, str):
-        return value.encode("utf-8", "surrogateescape")
+        return text_bytes(value, option)
     if isinstance(value, (bytes, bytearray, memoryview)):
         return bytes(value)
     if isinstance(value, int) and not isinstance(value, bool):

@@ -10,6 +10,7 @@ from typing import Final
 from ruststream._core import BatchContext, Context, EntryId
 from ruststream.codec import HEADER_PREFIX
 from ruststream.errors import ConfigError
+from ruststream.option import text_bytes
 
 __all__ = [
     "DELIVERY_COUNT_HEADER",
@@ -186,7 +187,7 @@ def header_values(headers: object) -> dict[str, bytes]:
                 "take another name, or pass ctx.headers itself (or ctx.headers | {...}), which leaves such headers out"
             )
         if isinstance(value, str):
-            values[lower] = value.encode("utf-8", "surrogateescape")
+            values[lower] = text_bytes(value, f"header {lower!r}")
         elif isinstance(value, (bytes, bytearray, memoryview)):
             values[lower] = bytes(value)
         else:

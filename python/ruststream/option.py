@@ -72,6 +72,18 @@ def name_text(value: object, option: str) -> str:
     return value
 
 
+def text_bytes(value: str, option: str) -> bytes:
+    """Return text in UTF-8. Bytes that were no UTF-8 when they were read as text are themselves again.
+
+    Raises:
+        ConfigError: it has surrogates that stand for no byte.
+    """
+    try:
+        return value.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError:
+        raise ConfigError(f"{option} must be text that UTF-8 can carry, not {shown(value)}") from None
+
+
 def whole(value: object, option: str, least: int, most: int) -> int:
     """Return a whole number.
 

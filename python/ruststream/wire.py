@@ -142,11 +142,22 @@ def outgoing_messages(
             f"the messages have different content types ({', '.join(sorted(content_types))}): "
             "publish bytes and objects apart, or give content_type"
         )
-    keys = None if key is None else [key_bytes(key(message), "what key returns") for message in messages]
+    keys = None if key is None else _keys(key, messages)
     if keys is not None:
         # Each message brings its own.
         wire.pop(PARTITION_KEY_HEADER, None)
     return OutgoingMany(name, payloads, header_fields(wire, chosen or content_types.pop(), None), keys, trim)
+
+
+def _keys(key: Callable[[Any], object], messages: Sequence[object]) -> list[bytes | None]:
+    keys: list[bytes | None] = []
+    for message in messages:
+        try:
+            keys.append(key_bytes(key(message), "what key returns"))
+        except Exception as error:
+            error.add_note(f"publish_many: key was called for message {len(keys)} of {len(messages)}; nothing was sent")
+            raise
+    return keys
 
 
 def _common_target(stream: object, messages: Sequence[object]) -> str:

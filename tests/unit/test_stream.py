@@ -192,3 +192,12 @@ def test_attaching_fills_in_group_and_prefix():
 
 def test_renewal_takes_over_the_time_of_the_recovery():
     assert RedisStream("s", group="g").renewed(30.0).min_idle == 30.0
+
+
+def test_the_delay_key_is_not_the_stream():
+    with pytest.raises(ConfigError, match="delay_key must be a key of its own, not the stream 's'"):
+        RedisStream("s", group="g", delay_key="s")
+    later = RedisStream("s", group="g", delay_key="eu.s")
+    with pytest.raises(ConfigError, match=r"not the stream 'eu\.s'"):
+        later.attached(prefix="eu.")
+    assert later.attached().delay_key == "eu.s"

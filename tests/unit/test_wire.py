@@ -99,6 +99,24 @@ def test_many_messages_of_classes_that_name_their_stream():
         outgoing_messages([A(), B()], None, JSON)
 
 
+def test_text_that_no_byte_can_carry_is_refused_by_name():
+    with pytest.raises(ConfigError, match=r"header 'a' must be text that UTF-8 can carry, not '\\ud800'"):
+        wire_headers({"A": "\ud800"})
+    with pytest.raises(ConfigError, match="key must be text that UTF-8 can carry"):
+        outgoing_message({}, "s", JSON, key="\ud800")
+    assert wire_headers({"a": "\udcff"}) == {"a": b"\xff"}, "a byte that was read as text"
+
+
+def test_the_message_whose_key_can_not_be_computed_is_named():
+    for key, error in (
+        (lambda number: 1 // number, ZeroDivisionError),
+        (lambda number: [0.5, "a"][number], ConfigError),
+    ):
+        with pytest.raises(error) as raised:
+            outgoing_messages([1, 0, 1], "s", JSON, key=key)
+        assert raised.value.__notes__ == ["publish_many: key was called for message 1 of 3; nothing was sent"]
+
+
 def test_far_too_many_headers_are_refused():
     with pytest.raises(ConfigError, match="at most 3000 headers"):
         wire_headers({f"h{number}": "" for number in range(3001)})

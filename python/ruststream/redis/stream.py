@@ -230,7 +230,7 @@ class RedisStream:
         """Return it as a broker reads it: prefixed, with group and delay key filled in.
 
         Raises:
-            ConfigError: there is neither a group nor a default one.
+            ConfigError: there is neither a group nor a default one, or `delay_key` is the stream.
         """
         group = self.group if self.group is not None else default_group
         if group is None:
@@ -239,6 +239,7 @@ class RedisStream:
                 f"give its RedisStream group=, or the RedisBroker default_group="
             )
         stream = prefix + self.stream
+        _check_delay_key(self.delay_key, stream)
         return self._copy(stream=stream, group=group, delay_key=self.delay_key or group_key(stream, group, "delayed"))
 
     def renewed(self, min_idle: float) -> Self:
@@ -321,8 +322,16 @@ class RedisStream:
             "delay_key": _optional_name(options.get("delay_key"), "delay_key"),
             "trim": trim,
         }
+        _check_delay_key(values["delay_key"], stream)
         for name, value in values.items():
             object.__setattr__(self, name, value)
+
+
+def _check_delay_key(delay_key: object, stream: str) -> None:
+    if delay_key == stream:
+        raise ConfigError(
+            f"delay_key must be a key of its own, not the stream {stream!r}: it holds the sorted set of delayed entries"
+        )
 
 
 def _optional_name(value: object, option: str) -> str | None:
