@@ -161,6 +161,46 @@ async def test_headers_of_a_copy_that_nobody_made_count_nothing(any_server, brok
     assert [body for body, *_ in seen] == [b"x", b"x"]
 
 
+@pytest.mark.parametrize("mode", ["new", "recovering"])
+async def test_a_copy_for_a_group_that_is_not_there_is_an_ordinary_entry(any_server, broker, stream, caplog, mode):
+    """The group was renamed, or the stream is the mirror of another one: nobody else would handle it."""
+    caplog.set_level(logging.INFO)
+    stream.create_group("h")
+    for group in ("old", "h"):
+        stream.add_fields(
+            {"_payload": group, "h:x-ruststream-retry-group": group, "h:x-ruststream-attempts": "9"},
+        )
+    given = {} if mode == "new" else {"min_idle": 0.05}
+    source = getattr(RedisStream, mode)("s", group="g", start_id="0", **given)
+    seen = retries(broker, 1_000_000, source, max_attempts=2, on_exhausted=drop(), backoff=Backoff(0.01, 0.01))
+
+    async with RustStream("test", broker) as app:
+        await eventually_async(lambda: app.health().subscriptions[0].counts["dropped"] == 1)
+        await eventually_async(lambda: stream.pending_ids() == [])
+        assert app.health().subscriptions[0].counts["foreign_copies"] == 1
+
+    assert [body for body, *_ in seen] == [b"old", b"old"]
+    said = " ".join(record.getMessage() for record in caplog.records)
+    assert "1 copies are for groups that the stream does not have (old)" in said
+    assert "1 copies that retries of other groups made (h) are acknowledged unseen" in said
+
+
+async def test_a_group_that_is_made_later_keeps_its_copies(broker, stream):
+    """That a group was not there is not remembered: the next read asks again."""
+    seen = retries(broker, 0)
+
+    async with RustStream("test", broker) as app:
+        for body in ("before", "after"):
+            stream.add_fields({"_payload": body, "h:x-ruststream-retry-group": "late"})
+            await eventually_async(lambda: app.health().subscriptions[0].counts["acked"] == 1)
+            if body == "before":
+                stream.create_group("late")
+        await eventually_async(lambda: app.health().subscriptions[0].counts["foreign_copies"] == 1)
+        await eventually_async(lambda: stream.pending_ids() == [])
+
+    assert [body for body, *_ in seen] == [b"before"]
+
+
 async def test_a_claiming_group_acks_foreign_copies_too(any_server, broker, make_broker, stream):
     """The same in another process that reads by another mode."""
     seen = retries(broker, 1)

@@ -97,6 +97,16 @@ fn attempts_count_on_only_in_a_copy() {
 }
 
 #[test]
+fn a_copy_that_was_taken_for_an_ordinary_entry_stays_one() {
+    let copy = pushed(&[(header::RETRY_GROUP, b"gone"), (header::ATTEMPTS, b"3")], false);
+    assert!(copy.copied_alone(1, 0, false).slots[0].copy_of.is_some());
+    let slots = vec![Slot { copy_of: Span::NONE, ..*copy.slot() }];
+    let taken = RawBatch { slots, bytes: copy.batch().bytes.clone() };
+    let again = Token::new(Batch::new(taken, origin(), 0), 0).copied_alone(1, 0, false);
+    assert_eq!((again.slots[0].copy_of, again.slots[0].attempts_before()), (Span::NONE, 0));
+}
+
+#[test]
 fn an_id_is_found_in_order_or_out_of_it() {
     for ids in [&[1, 2, 5, 9][..], &[9, 1, 5, 2]] {
         let batch = batch(ids);

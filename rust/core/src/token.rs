@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 
 use crate::batch::{Batch, LOST, Mark, RawBatch};
-use crate::entry::{EntryId, Slot};
+use crate::entry::{EntryId, Slot, Span};
 use crate::{header, reply};
 
 /// One entry of a batch; what a delivery is settled by.
@@ -102,6 +102,10 @@ impl Token {
         let slot = Slot { idle_ms, earlier, ..Slot::new(self.id()) };
         raw.push(&mut buffer, slot, &self.fields().collect::<Vec<_>>(), hash_keys);
         raw.bytes = buffer.into();
+        if !self.slot().copy_of.is_some() {
+            // As it was taken: for an ordinary entry, whatever its headers say.
+            raw.slots.iter_mut().for_each(|slot| slot.copy_of = Span::NONE);
+        }
         raw
     }
 

@@ -63,6 +63,7 @@ pub(super) async fn sifted(source: &StreamSource, subscription: &Subscription, m
     // One look per batch settles it for nearly all: only claimed entries, copies and a moved cursor need more.
     let ordinary = |slot: &Slot| slot.earlier == 0 && !slot.deleted && !slot.copy_of.is_some();
     if !(fresh && raw.slots.iter().all(ordinary)) {
+        source.foreign.adopt(source, subscription, &mut raw).await?;
         let (unwanted, bodiless) = sift(source, subscription, &mut raw);
         remove(source, subscription, unwanted, bodiless).await?;
     }
@@ -98,19 +99,13 @@ async fn park_again(source: &StreamSource, subscription: &Subscription, raw: &mu
 /// whose body is gone.
 fn sift(source: &StreamSource, subscription: &Subscription, raw: &mut RawBatch) -> (Vec<EntryId>, Vec<Slot>) {
     let origin = &subscription.origin;
-    let bytes = raw.bytes.clone();
+    let mut unwanted: Vec<_> = source.foreign.leave_out(subscription, raw).iter().map(|slot| slot.id).collect();
     let acked =
         if raw.slots.iter().any(|slot| slot.earlier > 0) { source.group.overtaken.all() } else { HashSet::new() };
-    let mut unwanted = Vec::new();
     let mut bodiless = Vec::new();
     raw.slots.retain(|slot| {
         if slot.deleted {
             bodiless.push(*slot);
-            return false;
-        }
-        if slot.copy_of.is_some() && slot.copy_of.of(&bytes) != origin.group.as_bytes() {
-            subscription.stats.foreign_copies.add(1);
-            unwanted.push(slot.id);
             return false;
         }
         if let Some(held) = source.group.find(slot.id) {

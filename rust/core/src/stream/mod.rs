@@ -5,6 +5,7 @@ mod admit;
 mod attempts;
 mod claims;
 mod delay;
+mod foreign;
 mod gate;
 #[cfg(test)]
 mod gate_bench;
@@ -39,6 +40,7 @@ pub use marks::Marks;
 pub use settings::{Cap, MarkSettings, Mode, StreamSettings};
 pub use trim::Trimmer;
 
+use foreign::Foreign;
 use gate::Gate;
 
 use crate::backoff::Quiet;
@@ -78,6 +80,8 @@ pub struct StreamSource {
     marks: Option<Arc<Marks>>,
     /// The event loop does not turn, and what this subscription held was given up.
     stalled: AtomicBool,
+    /// Copies that other groups' retries made.
+    foreign: Foreign,
     /// How often to say that bodies are gone, and that the server refused outcomes.
     bodiless: Quiet,
     refusals: Quiet,
@@ -101,6 +105,7 @@ impl StreamSource {
             plan: OnceLock::new(),
             marks: None,
             stalled: AtomicBool::new(false),
+            foreign: Foreign::default(),
             bodiless: Quiet::default(),
             refusals: Quiet::default(),
             reader: AtomicI64::new(0),
