@@ -1,6 +1,6 @@
 //! Taking a read in: what is held already, gone, or meant for another group does not reach a lane.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use super::{Mode, StreamSource, settlement};
@@ -100,8 +100,8 @@ async fn park_again(source: &StreamSource, subscription: &Subscription, raw: &mu
 fn sift(source: &StreamSource, subscription: &Subscription, raw: &mut RawBatch) -> (Vec<EntryId>, Vec<Slot>) {
     let origin = &subscription.origin;
     let mut unwanted: Vec<_> = source.foreign.leave_out(subscription, raw).iter().map(|slot| slot.id).collect();
-    let acked =
-        if raw.slots.iter().any(|slot| slot.earlier > 0) { source.group.overtaken.all() } else { HashSet::new() };
+    let again = raw.slots.iter().filter(|slot| slot.earlier > 0).map(|slot| slot.id);
+    let acked = source.group.overtaken.find(again);
     let mut bodiless = Vec::new();
     raw.slots.retain(|slot| {
         if slot.deleted {

@@ -2,7 +2,7 @@
 //! still shows an entry, may be looked at after the entry was acknowledged, and let go of here. So what is acknowledged
 //! while such a read is open is remembered until the read is taken in.
 
-use std::collections::{BTreeSet, HashSet, VecDeque};
+use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 
 use parking_lot::Mutex;
@@ -20,6 +20,10 @@ struct State {
     open: BTreeSet<u64>,
     /// Ids, each lot with the number of the first read that began after them.
     acked: VecDeque<(u64, Vec<EntryId>)>,
+    /// The same by id, of so many lots. Filled when one is looked for: where nothing comes again it costs nothing, and a look
+    /// takes in what is new (making a set for each look was a quarter of the CPU of delayed retries).
+    numbers: HashMap<EntryId, u64>,
+    known: usize,
 }
 
 impl Overtaken {
@@ -36,7 +40,17 @@ impl Overtaken {
         state.open.remove(&number);
         let first = state.open.first().copied().unwrap_or(state.next);
         while state.acked.front().is_some_and(|(after, _)| *after <= first) {
-            state.acked.pop_front();
+            let (after, ids) = state.acked.pop_front().unwrap_or_default();
+            if state.known == 0 {
+                continue;
+            }
+            state.known -= 1;
+            for id in ids {
+                // Acknowledged once more since, it is of a later lot.
+                if state.numbers.get(&id) == Some(&after) {
+                    state.numbers.remove(&id);
+                }
+            }
         }
     }
 
@@ -54,9 +68,19 @@ impl Overtaken {
         !self.0.lock().open.is_empty()
     }
 
-    /// What was acknowledged since the oldest open read began.
-    pub(super) fn all(&self) -> HashSet<EntryId> {
-        self.0.lock().acked.iter().flat_map(|(_, ids)| ids).copied().collect()
+    /// Those of these entries that were acknowledged since the oldest open read began.
+    pub(super) fn find(&self, ids: impl Iterator<Item = EntryId>) -> HashSet<EntryId> {
+        let mut ids = ids.peekable();
+        if ids.peek().is_none() {
+            return HashSet::new();
+        }
+        let mut state = self.0.lock();
+        let State { acked, numbers, known, .. } = &mut *state;
+        for (after, ids) in acked.range(*known..) {
+            numbers.extend(ids.iter().map(|id| (*id, *after)));
+        }
+        *known = acked.len();
+        ids.filter(|id| numbers.contains_key(id)).collect()
     }
 }
 
@@ -89,7 +113,7 @@ mod tests {
     }
 
     fn all(group: &Group) -> Vec<EntryId> {
-        let mut all: Vec<_> = group.overtaken.all().into_iter().collect();
+        let mut all: Vec<_> = group.overtaken.find(ids(&[1, 2, 3, 4]).into_iter()).into_iter().collect();
         all.sort_unstable();
         all
     }
@@ -110,7 +134,22 @@ mod tests {
         drop(second);
         assert!(all(&group).is_empty());
         drop(third);
-        assert!(group.overtaken.0.lock().open.is_empty());
+        let state = group.overtaken.0.lock();
+        assert!(state.open.is_empty() && state.acked.is_empty() && state.numbers.is_empty());
+    }
+
+    #[test]
+    fn what_was_acknowledged_twice_is_remembered_for_as_long_as_the_later_one() {
+        let group = Arc::new(Group::default());
+        let first = Open::new(&group);
+        group.overtaken.acked(ids(&[1, 2]));
+        let second = Open::new(&group);
+        group.overtaken.acked(ids(&[1]));
+        assert_eq!(all(&group), ids(&[1, 2]));
+        drop(first);
+        assert_eq!(all(&group), ids(&[1]));
+        drop(second);
+        assert!(all(&group).is_empty() && group.overtaken.0.lock().numbers.is_empty());
     }
 
     #[test]
