@@ -1,4 +1,4 @@
-"""Where a chaos test runs: a server, and the modes that read the group there."""
+"""Where a test runs: a server, and the modes that read the group there."""
 
 PLACES = {
     "claiming-8.10": ("redis-8.10", ("claiming",)),

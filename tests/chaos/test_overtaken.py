@@ -31,6 +31,18 @@ def place(request, make_server, make_witness):
     return server, make_witness(server), modes
 
 
+def deliver_again(witness, entry):
+    """As its own process does that claims it once more: the count goes up, the owner stays."""
+    witness.xclaim(STREAM, GROUP, pending(witness)[entry].consumer, 0, [entry])
+
+
+def hold_a_claim(proxy, witness, entry):
+    """Make an entry look as if nobody had renewed it, so that its own process claims it, and hold the reply."""
+    proxy.hold_replies(entry.encode())
+    witness.xclaim(STREAM, GROUP, pending(witness)[entry].consumer, 0, [entry], idle=60_000, justid=True)
+    eventually(lambda: proxy.holds)
+
+
 @pytest.mark.parametrize("place", list(CLAIMING), indirect=True)
 def test_a_reply_that_its_ack_overtook_is_not_handled(place, start_worker, note):
     """B032: read again by its own process while its handler ends; the reply comes after the ack has been answered."""
@@ -39,11 +51,7 @@ def test_a_reply_that_its_ack_overtook_is_not_handled(place, start_worker, note)
         worker = start_worker(server, *modes, url=proxy.url, options=OPTIONS, hold=["effect:1"]).started()
         ids = add_ids(witness, 1)
         worker.at("effect:1")
-        proxy.hold_replies(ids[1].encode())
-        consumer = pending(witness)[ids[1]].consumer
-        # As if nobody had renewed it: its own process claims it once more.
-        witness.xclaim(STREAM, GROUP, consumer, 0, [ids[1]], idle=60_000, justid=True)
-        eventually(lambda: proxy.holds)
+        hold_a_claim(proxy, witness, ids[1])
         worker.go()
         eventually(lambda: not pending(witness))
         eventually(lambda: sum(each["counts"]["acked"] for each in worker.health()["subscriptions"]) == 1)
@@ -64,8 +72,7 @@ def test_an_ack_finds_its_entry_delivered_once_more_to_its_own_process(place, st
         worker = start_worker(server, *modes, url=proxy.url, options=OPTIONS, hold=["effect:1"]).started()
         ids = add_ids(witness, 1)
         worker.at("effect:1")
-        consumer = pending(witness)[ids[1]].consumer
-        witness.xclaim(STREAM, GROUP, consumer, 0, [ids[1]])
+        deliver_again(witness, ids[1])
         proxy.cut_at(b"XACK", "before")
         worker.go()
         eventually(lambda: not pending(witness))
@@ -81,7 +88,7 @@ def test_what_is_written_with_an_ack_is_written_once_where_the_entry_was_deliver
     worker = start_worker(server, *modes, options=OPTIONS, hold=["effect:1"], **WRITES[what]).started()
     ids = add_ids(witness, 1)
     worker.at("effect:1")
-    witness.xclaim(STREAM, GROUP, pending(witness)[ids[1]].consumer, 0, [ids[1]])
+    deliver_again(witness, ids[1])
     worker.go()
     eventually(lambda: not pending(witness))
 
@@ -99,7 +106,7 @@ def test_the_head_of_a_key_runs_again_where_its_process_has_claimed_it_once_more
     worker.at("started:1")
     add_ids(witness, 2)
     # It comes once more before it is run again; whoever runs it does not know of that yet.
-    witness.xclaim(STREAM, GROUP, pending(witness)[entry].consumer, 0, [entry])
+    deliver_again(witness, entry)
     worker.go()
     eventually(lambda: not pending(witness) and len(worker.effects) >= 2)
 
@@ -113,7 +120,7 @@ def test_a_retry_is_delayed_where_its_process_has_claimed_the_entry_once_more(pl
     worker = start_worker(server, *modes, options=OPTIONS, hold=["started:1"]).started()
     [entry] = add_ids(witness, 1, misdeed="retries after 0.5").values()
     worker.at("started:1")
-    witness.xclaim(STREAM, GROUP, pending(witness)[entry].consumer, 0, [entry])
+    deliver_again(witness, entry)
     worker.go()
     eventually(lambda: not pending(witness) and worker.effects)
 
@@ -129,9 +136,7 @@ def test_a_reply_that_its_parking_overtook_is_not_handled_before_it_is_due(place
         worker = start_worker(server, *modes, url=proxy.url, options=OPTIONS, hold=["started:1"]).started()
         [entry] = add_ids(witness, 1, misdeed="retries after 2").values()
         worker.at("started:1")
-        proxy.hold_replies(entry.encode())
-        witness.xclaim(STREAM, GROUP, pending(witness)[entry].consumer, 0, [entry], idle=60_000, justid=True)
-        eventually(lambda: proxy.holds)
+        hold_a_claim(proxy, witness, entry)
         worker.go()
         [(_, due)] = eventually(lambda: witness.zrange(DELAYED, 0, -1, withscores=True))
         proxy.release_replies()
@@ -152,10 +157,7 @@ def test_a_reply_that_its_ack_overtook_is_not_handled_where_the_acks_answer_was_
         worker = start_worker(server, *modes, url=proxy.url, options=OPTIONS, hold=["effect:1"]).started()
         ids = add_ids(witness, 1)
         worker.at("effect:1")
-        proxy.hold_replies(ids[1].encode())
-        consumer = pending(witness)[ids[1]].consumer
-        witness.xclaim(STREAM, GROUP, consumer, 0, [ids[1]], idle=60_000, justid=True)
-        eventually(lambda: proxy.holds)
+        hold_a_claim(proxy, witness, ids[1])
         proxy.cut_at(b"XACK", "after")
         worker.go()
         eventually(lambda: proxy.cuts and not pending(witness))

@@ -5,20 +5,23 @@ import itertools
 
 import pytest
 
+from chaos.places import places
 from eventually import eventually_async
 from integration.attempts import Place, broker_of, counts
 from integration.conftest import Stream
 from ruststream import Context, RustStream, leave, retry
 from ruststream.redis import RedisStream
 
-PLACES = {
-    "claiming-8.10": ("redis-8.10", ("claiming",)),
-    "recovering-8.10": ("redis-8.10", ("recovering",)),
-    "recovering-8.2": ("redis-8.2", ("recovering",)),
-    "recovering-7.0": ("redis-7.0", ("recovering",)),
-    "recovering-valkey": ("valkey-9.1", ("recovering",)),
-    "new+reclaim-8.10": ("redis-8.10", ("new", "reclaim")),
-    "new+reclaim-7.0": ("redis-7.0", ("new", "reclaim")),
+PLACES: dict[str, tuple[str | None, tuple[str, ...]]] = {
+    **places(
+        "claiming-8.10",
+        "recovering-8.10",
+        "recovering-8.2",
+        "recovering-7.0",
+        "recovering-valkey",
+        "new+reclaim-8.10",
+        "new+reclaim-7.0",
+    ),
     "claiming-memory": (None, ("claiming",)),
     "new+reclaim-memory": (None, ("new", "reclaim")),
 }

@@ -49,15 +49,15 @@ pub(super) async fn carry_out(source: &StreamSource, subscription: &Subscription
     }
     if let Some(gate) = &source.gate {
         // Before anything else: what is sent again after a loss writes the same marks.
-        let parked = orders.iter().filter(|order| matches!(order.action, Action::Park { .. }));
+        let parked = orders.iter().filter(|order| is_parked(order));
         let ended = parked.map(|order| &order.token).chain(&left);
         starts::note_ends(source, subscription, gate, &gate.ended(ended)).await?;
     }
     // What is parked is held until that was answered: the timer must not bring it back before.
-    let parks = orders.iter().any(|order| matches!(order.action, Action::Park { .. }));
+    let parks = orders.iter().any(is_parked);
     let parking = if parks { Some(source.group.parking.lock().await) } else { None };
     subscription.stats.settles.add(plain.len().div_ceil(1000) + orders.len());
-    let settled = orders.iter().filter(|order| !matches!(order.action, Action::Park { .. })).map(|order| &order.token);
+    let settled = orders.iter().filter(|order| !is_parked(order)).map(|order| &order.token);
     let marked = source.gate.as_ref().map(|gate| gate.marked(work.acks.iter().chain(settled))).unwrap_or_default();
     let side = source.side_keys(&marked);
     let mut verdicts = claims::send(source, subscription, &plain, &mut orders, side).await?;
@@ -79,10 +79,9 @@ pub(super) async fn carry_out(source: &StreamSource, subscription: &Subscription
     });
     let others = work.others.into_iter().filter(|(_, outcome)| !is_left(source, outcome));
     let others: Vec<_> = others.map(|(token, _)| token).collect();
-    let stays = |action: &Action| matches!(action, Action::Park { .. } | Action::Again { .. });
     // What is gone where it was sent again went with the first sending.
     let is_off = |verdict: &Verdict| *verdict == Verdict::Done || work.resend && *verdict == Verdict::Gone;
-    let off = orders.iter().zip(&verdicts).filter(|(order, verdict)| is_off(verdict) && !stays(&order.action));
+    let off = orders.iter().zip(&verdicts).filter(|(order, verdict)| is_off(verdict) && !is_parked(order));
     plain.extend(off.map(|(order, _)| order.token.id()));
     source.group.overtaken.acked(plain);
     source.group.acked(&work.acks);
@@ -92,7 +91,7 @@ pub(super) async fn carry_out(source: &StreamSource, subscription: &Subscription
         source.left(token);
     }
     for (order, verdict) in orders.iter().zip(&verdicts) {
-        let parked = matches!(order.action, Action::Park { .. }) && *verdict == Verdict::Done;
+        let parked = is_parked(order) && *verdict == Verdict::Done;
         if parked || matches!(verdict, Verdict::Refused(_)) {
             source.group.left(&order.token);
         }
@@ -114,6 +113,11 @@ pub(super) async fn carry_out(source: &StreamSource, subscription: &Subscription
         let _ = starts::note_ends(source, subscription, gate, &ended).await;
     }
     Ok(())
+}
+
+/// Whether it stays pending when it is carried out. What runs again is not sent from here.
+const fn is_parked(order: &Order) -> bool {
+    matches!(order.action, Action::Park { .. })
 }
 
 /// An entry whose group was lost is gone without its outcome: the group that is made again gives it out once more. An ack
